@@ -3,7 +3,8 @@
  * step is one graph; on a CPU it is float32. Under `nvtex-run -n N --gpus`, torchrun or mpirun
  * --tp N ranks share weights (--sp 1: also the rows between products), --cp N share sequences, and
  * others divide each batch, with --shard 2 also the optimizer's state, with --shard 3 the weights.
- * --experts N puts N of them in place of each MLP (a token takes two), which --ep N ranks share.
+ * --experts N puts N of them in place of each MLP (a token takes two), which --ep N ranks share;
+ * with --capacity F each takes at most F times the mean, and a step over ranks is one graph, too.
  * With --checkpoint PATH a run goes on where an earlier one, on any grid, has saved. */
 #include <ctype.h>
 #include <math.h>
@@ -21,6 +22,7 @@ typedef struct {
   const char *text, *tokens, *checkpoint;
   size_t steps, layers, hidden, heads, sequence, batch, vocabulary, seed, shard, graph, tp, sp, cp,
       dp, experts, ep;
+  float capacity;
   NVTEXCommunicator world;
   NVTEXGrid grid;
 } Options;
@@ -79,7 +81,8 @@ static NVTEXModule new_model(const Options *o, const Run *run) {
   NVTEXMoeConfig experts;
   nvtex_moe_config_init(&experts, sizeof experts);
   experts.num_experts = o->experts, experts.top_k = 2, experts.ffn_hidden_size = 2 * o->hidden;
-  experts.balance_coefficient = 1e-2f, experts.expert_parallel_size = 0; /* the grid's */
+  experts.balance_coefficient = 1e-2f, experts.capacity_factor = o->capacity;
+  experts.expert_parallel_size = experts.tensor_parallel_size = 0; /* the grid's */
   if (o->experts > 0) layer->experts = &experts;
   return nvtex_language_model_create(run->context, &model, run->stream);
 }
@@ -100,7 +103,8 @@ static NVTEXTrainer new_trainer(const Options *o, const Run *run) {
   nvtex_trainer_config_init(&config, sizeof config);
   config.model = run->model, config.recipe = run->recipe;
   config.optimizer = &optimizer, config.data_parallel = &ranks;
-  config.graph = o->graph && o->ep == 1; /* ranks that share experts wait for their numbers */
+  /* Ranks that share experts wait for the numbers of their rows if these are not limited. */
+  config.graph = o->graph && (o->ep == 1 || o->capacity > 0);
   return nvtex_trainer_create(run->context, &config, run->stream);
 }
 
@@ -216,6 +220,7 @@ int main(int argc, char **argv) {
       number(argv, "--sp", "0"),          number(argv, "--cp", "1"),
       number(argv, "--dp", "0"),          number(argv, "--experts", "0"),
       number(argv, "--ep", "1"),          .world = nvtex_communicator_from_environment(NULL)};
+  o.capacity = strtof(option(argv, "--capacity", "0"), NULL);
   const bool first_rank = nvtex_communicator_rank(o.world) == 0;
   if (o.shard == 1 || o.shard > 3)
     return fprintf(stderr, "--shard must be 0, 2 or 3, got %zu\n", o.shard), EXIT_FAILURE;

@@ -1,6 +1,6 @@
 // Experts with a capacity: outputs, gradients and numbers of choices against plain loops in double,
 // for one rank with all tokens and for ranks that share them. Choices beyond the capacity add
-// nothing, neither to the output nor to a gradient.
+// nothing, neither to the output nor to a gradient. On GPUs passes are captured, too.
 #define _POSIX_C_SOURCE 200809L
 
 #include "threads.h"
@@ -214,17 +214,31 @@ static void rank_body(NVTEXCommunicator world, int r) {
   NVTETensor t[5];
   for (size_t i = 0; i < 4; i++) t[i] = make(memory[i], c->dtype, SHAPE(tokens, HIDDEN));
   t[4] = make(memory[4], kNVTEInt64, SHAPE(EXPERTS));
+  // Ranks that share one GPU wait for each other on the host.
+  const bool captures = on_cuda() && (ranks == 1 || (on_own_gpus((int)ranks) && c->factor > 0));
+  const cudaStream_t stream = captures ? nvtex_stream_create() : NULL;
   nvtex_context_begin(context, NULL, 0, NULL);
-  // A second step has the same results: nothing is left of the first one.
-  for (int step = 0; step < 2; step++) {
+  // A second step has the same results: nothing is left of the first one. So has a graph.
+  for (int step = 0; step < 2 + captures; step++) {
     NVTEXTape tape = NULL;
     NVTETensor outputs[] = {t[2], NULL, t[4]};
-    nvtex_module_forward(module, &t[0], 1, outputs, 3, NULL, &tape, NULL);
-    nvtex_module_backward(module, tape, &t[1], 1, &t[3], 1, NULL);
-    nvtex_tape_destroy(tape);
+    if (step == 2) nvtex_graph_begin(stream);
+    nvtex_module_forward(module, &t[0], 1, outputs, 3, NULL, &tape, stream);
+    nvtex_module_backward(module, tape, &t[1], 1, &t[3], 1, stream);
     RANK_OK(r);
+    if (step == 2) {
+      const NVTEXGraph graph = nvtex_graph_end(stream);
+      for (size_t i = 2; i < 5; i++)
+        nvte_memset(memory[i], 0xFF, i < 4 ? bytes : EXPERTS * 8, stream);
+      for (int replay = 0; replay < 2; replay++) nvtex_graph_replay(graph, stream);
+      nvtex_stream_synchronize(stream);
+      nvtex_graph_destroy(graph);
+      RANK_OK(r);
+    }
+    nvtex_tape_destroy(tape);
   }
   nvtex_context_end(context);
+  nvtex_stream_synchronize(stream);
   from_device(c->dtype, memory[2], g_got.y + first, count);
   from_device(c->dtype, memory[3], g_got.dx + first, count);
   for (size_t i = 0; i < COUNT(parts); i++) {
@@ -239,6 +253,7 @@ static void rank_body(NVTEXCommunicator world, int r) {
   }
   nvtex_module_destroy(module);
   nvtex_context_destroy(context);
+  nvtex_stream_destroy(stream);
   for (size_t i = 0; i < COUNT(parts); i++) {
     nvte_destroy_tensor(parts[i].bound);
     nvtex_free(parts[i].memory);

@@ -455,7 +455,11 @@ static void compare(const Case *c, const char *what, const double *got, const do
   double bound = dtype == kNVTEFloat32 ? float32 : dtype == kNVTEFloat16 ? 5e-3 : 2.5e-2;
   // Codes are those of one rank, but the probabilities of a part of the keys have codes of their
   // own.
-  if (casts(c) && c->how != NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL) bound = 6e-2;
+  if (casts(c) && c->how != NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL) {
+    // Values of the second packed sequence are nearly alike, so that gradients of its scores are
+    // small differences of outputs with the error of FP8. Below they are compared with exact ones.
+    bound = c->format == NVTE_THD ? 0.25 : 6e-2;
+  }
   double distance = error_of(got, serial, count);
   CHECK(distance <= bound, "%s: relative distance to one rank %g", what, distance);
   if (!exact) return;
@@ -506,6 +510,9 @@ static void check_case(const Case *c) {
 #define BF16 kNVTEBFloat16
 #define VANILLA NVTE_VANILLA_SOFTMAX
 #define LEARNED NVTE_LEARNABLE_SOFTMAX
+#define ONE NVTE_OFF_BY_ONE_SOFTMAX
+#define PACKED NVTE_PADDING_CAUSAL_MASK
+#define PADDED NVTE_PADDING_MASK
 #define CAUSAL NVTE_CAUSAL_MASK
 #define NONE NVTE_NO_MASK
 
@@ -519,6 +526,37 @@ static const Case kCases[] = {
     {"causal", CORE, RING, 2, BF16, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 128, 4, 2, 64, 64, 0, 0},
     {"causal", CORE, RING, 4, F16, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 128, 4, 2, 64, 64, 0, 0},
     {"no mask", CORE, RING, 4, BF16, NVTE_SBHD, NONE, -1, -1, VANILLA, 1, 128, 4, 2, 64, 64, 0, 0},
+    {"window", CORE, RING, 4, F32, NVTE_BSHD, CAUSAL, 5, 0, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"window", CORE, RING, 2, F32, NVTE_SBHD, CAUSAL, 40, 0, LEARNED, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"window", CORE, RING, 4, BF16, NVTE_BSHD, CAUSAL, 21, 0, VANILLA, 1, 128, 4, 2, 64, 64, 0, 0},
+    {"band", CORE, RING, 4, F32, NVTE_SBHD, NONE, 9, 13, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"sink", CORE, RING, 4, F32, NVTE_BSHD, CAUSAL, -1, -1, LEARNED, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"sink", CORE, RING, 2, F32, NVTE_SBHD, NONE, -1, -1, LEARNED, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"sink", CORE, RING, 3, F32, NVTE_SBHD, CAUSAL, -1, -1, ONE, 1, 48, 4, 2, 32, 32, 0, 0},
+    {"sink", CORE, RING, 4, BF16, NVTE_SBHD, CAUSAL, -1, -1, LEARNED, 1, 128, 4, 2, 64, 64, 0, 0},
+    {"packed", CORE, RING, 2, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 32, 32, 0, 0},
+    {"packed", CORE, RING, 4, F32, NVTE_THD, PACKED, -1, -1, LEARNED, 1, 64, 3, 1, 32, 32, 0, 0},
+    {"packed", CORE, RING, 4, F32, NVTE_THD, PADDED, -1, -1, VANILLA, 1, 64, 4, 2, 32, 16, 0, 0},
+    {"packed", CORE, RING, 2, F32, NVTE_THD, PADDED, -1, -1, LEARNED, 1, 64, 4, 2, 32, 32, 0, 0},
+    {"packed", CORE, RING, 4, BF16, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 64, 64, 0, 0},
+    {"packed window", CORE, RING, 4, F32, NVTE_THD, PACKED, 7, 0, LEARNED, 1, 64, 4, 2, 32, 32, 0,
+     0},
+    {"packed", CORE, GATHER, 2, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 32, 32, 0, 0},
+    {"packed", CORE, GATHER, 4, F32, NVTE_THD, PACKED, -1, -1, LEARNED, 1, 64, 3, 1, 32, 32, 0, 0},
+    {"packed", CORE, GATHER, 4, F32, NVTE_THD, PADDED, -1, -1, VANILLA, 1, 64, 4, 2, 32, 16, 0, 0},
+    {"packed", CORE, GATHER, 4, BF16, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 6, 2, 64, 64, 0, 0},
+    {"packed", CORE, AUTO, 4, F32, NVTE_THD, PADDED, -1, -1, LEARNED, 1, 64, 6, 2, 32, 32, 0, 0},
+    {"packed window", CORE, GATHER, 2, F32, NVTE_THD, PACKED, 11, 0, VANILLA, 1, 64, 4, 2, 32, 32,
+     0, 0},
+    {"fp8 packed", CORE, GATHER, 2, BF16, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 64, 64, 0,
+     0},
+    {"fp8 packed", CORE, RING, 4, BF16, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 64, 64, 0,
+     0},
+    {"packed", MULTIHEAD, RING, 2, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 16, 16, 1,
+     0},
+    {"packed", MULTIHEAD, GATHER, 4, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 16, 16, 0,
+     1},
+    {"packed", LAYER, RING, 4, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 16, 16, 0, 0},
     {"rotary", MULTIHEAD, RING, 4, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16, 0,
      0},
     {"again, norms", MULTIHEAD, RING, 2, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16,
@@ -530,8 +568,8 @@ static const Case kCases[] = {
     {"fp8", CORE, RING, 4, BF16, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 1, 512, 4, 2, 64, 64, 0, 0},
     {"fp8 rotary", MULTIHEAD, TO_ALL, 2, BF16, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 128, 4, 2, 64,
      64, 1, 0},
-    {"fp8 packed", CORE, TO_ALL, 2, BF16, NVTE_THD, NVTE_PADDING_CAUSAL_MASK, -1, -1, VANILLA, 1,
-     64, 4, 2, 64, 64, 0, 0},
+    {"fp8 packed", CORE, TO_ALL, 2, BF16, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 64, 64, 0,
+     0},
     {"causal", CORE, GATHER, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
     {"causal", CORE, GATHER, 4, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 3, 1, 32, 32, 0, 0},
     {"causal", CORE, TO_ALL, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
@@ -564,10 +602,8 @@ static const Case kCases[] = {
     {"dropout", CORE, AUTO, 4, F32, NVTE_BSHD, CAUSAL, 9, 0, VANILLA, 2, 64, 8, 4, 32, 32, 0, 0},
     {"dropout", MULTIHEAD, TO_ALL, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16,
      1, 0},
-    {"packed", CORE, TO_ALL, 2, F32, NVTE_THD, NVTE_PADDING_CAUSAL_MASK, -1, -1, VANILLA, 1, 64, 4,
-     2, 32, 32, 0, 0},
-    {"packed", CORE, AUTO, 4, BF16, NVTE_THD, NVTE_PADDING_MASK, -1, -1, VANILLA, 1, 64, 8, 4, 32,
-     32, 0, 0},
+    {"packed", CORE, TO_ALL, 2, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 32, 32, 0, 0},
+    {"packed", CORE, AUTO, 4, BF16, NVTE_THD, PADDED, -1, -1, VANILLA, 1, 64, 8, 4, 32, 32, 0, 0},
     {"rotary", MULTIHEAD, GATHER, 4, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16,
      0, 0},
     {"rotary", MULTIHEAD, TO_ALL, 2, F32, NVTE_BSHD, CAUSAL, -1, -1, LEARNED, 2, 64, 4, 4, 16, 16,
@@ -576,8 +612,8 @@ static const Case kCases[] = {
      0},
     {"again, norms", MULTIHEAD, GATHER, 2, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16,
      16, 1, 1},
-    {"packed", MULTIHEAD, TO_ALL, 2, F32, NVTE_THD, NVTE_PADDING_CAUSAL_MASK, -1, -1, VANILLA, 1,
-     64, 4, 2, 16, 16, 1, 0},
+    {"packed", MULTIHEAD, TO_ALL, 2, F32, NVTE_THD, PACKED, -1, -1, VANILLA, 1, 64, 4, 2, 16, 16, 1,
+     0},
     {"layer", LAYER, GATHER, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16, 0, 0},
     {"layer", LAYER, TO_ALL, 4, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 4, 16, 16, 0, 0},
 };
@@ -595,13 +631,15 @@ static void attention_cases(void) {
   }
 }
 
-// The scratch memory of a ring depends on the rows of a rank, not on those of all of them.
+// The scratch memory of a ring depends on the rows of a rank, not on those of all of them, and so
+// does that of a window.
 static void ring_memory(void) {
   Case c = {"", CORE, RING, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 1, 64, 4, 4, 32, 32, 0, 0};
-  size_t most[2][2];
-  for (size_t how = 0; how < 2; how++) {
+  size_t most[3][2];
+  for (size_t how = 0; how < 3; how++) {
     for (size_t i = 0; i < 2; i++) {
       c.how = how ? GATHER : RING;
+      c.left = how == 2 ? 32 : -1;
       c.ranks = i ? 4 : 2;
       c.length = 128 * (size_t)c.ranks;
       Pass pass = new_pass(&c);
@@ -616,6 +654,8 @@ static void ring_memory(void) {
   CHECK_EQ(most[0][1], most[0][0]);
   CHECK(most[1][1] > most[1][0] && most[1][1] > most[0][1], "all-gather: %zu and %zu, ring: %zu",
         most[1][0], most[1][1], most[0][1]);
+  // Of a window the rows that a rank reads count: those of two ranges may lie side by side.
+  CHECK(most[2][1] * 3 < most[2][0] * 4, "window: %zu and %zu", most[2][0], most[2][1]);
 }
 
 // ---- Rows of tokens
@@ -692,25 +732,21 @@ static void refusals(Rank *r) {
   RANK_ERROR(r->rank, "multiples of 2");
   a = attention_config(&base, F32, true);
   a.qkv_format = NVTE_THD;
-  a.attn_mask_type = NVTE_PADDING_CAUSAL_MASK;
+  a.attn_mask_type = PADDED;
+  a.window_size_left = 3;
   a.context_parallel_kind = GATHER;
-  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "packed");
-  RANK_ERROR(r->rank, "config.attn_mask_type");
+  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "packed, with a window and no mask");
+  RANK_ERROR(r->rank, "config.attn_mask_type: expected a mask without padding, or packed tokens");
   a = attention_config(&base, F32, true);
   a.context_parallel_kind = RING;
-  a.window_size_left = 2;
-  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "a window in a ring");
-  RANK_ERROR(r->rank, "config.window_size_left: expected -1 (a ring has no windows");
+  a.attn_mask_type = NONE;
+  a.window_size_right = 2;
+  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "a window to the right in a ring");
+  RANK_ERROR(r->rank, "config.window_size_right: expected -1 (a ring has a window to the right");
   a = attention_config(&base, F32, true);
   a.context_parallel_kind = RING;
-  a.softmax_type = LEARNED;
-  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "offsets in a ring");
-  RANK_ERROR(r->rank, "config.softmax_type: expected NVTE_VANILLA_SOFTMAX");
-  a = attention_config(&base, F32, true);
-  a.context_parallel_kind = RING;
-  a.qkv_format = NVTE_THD;
-  a.attn_mask_type = NVTE_PADDING_CAUSAL_MASK;
-  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "packed tokens in a ring");
+  a.attn_mask_type = PACKED;
+  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "padding in a ring");
   RANK_ERROR(r->rank, "config.attn_mask_type");
   a = attention_config(&base, F32, true);
   a.parallel.context_parallel_size = 3;

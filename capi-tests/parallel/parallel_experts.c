@@ -25,6 +25,7 @@ typedef struct Grid {
   int ranks;
   size_t ep;
   NVTEXSharding sharding;
+  size_t tp;  // ranks that divide each expert; 0: one
 } Grid;
 
 typedef struct Values {
@@ -41,6 +42,8 @@ static bool g_clipped;
 static Grid g_grid;
 static char g_loads[128], g_saves[128];
 static int g_steps;
+// Of one rank: groups of ranks that share experts, whose tokens it takes one after the other.
+static size_t g_passes = 1;
 static Values g_values;
 
 // On CUDA experts have 16 bits.
@@ -86,7 +89,7 @@ static NVTEXModule new_model(NVTEXContext context) {
   moe.init_std = moe.output_init_std = 0.2f;
   moe.router_init_std = 0.5f;
   moe.seed = 11;
-  moe.expert_parallel_size = 0;
+  moe.expert_parallel_size = moe.tensor_parallel_size = 0;
   NVTEXModule parts[] = {nvtex_linear_create(context, &linear, NULL),
                          nvtex_moe_create(context, &moe, NULL)};
   NVTEXModule model = nvtex_sequential_create(context, parts, NULL, COUNT(parts));
@@ -95,7 +98,7 @@ static NVTEXModule new_model(NVTEXContext context) {
 }
 
 // Keeps the values of all ranks, each its part. Ranks that have the same part keep the same values.
-static void keep(NVTEXModule model, int rank) {
+static void keep(NVTEXModule model, int rank, size_t expert_rank) {
   static pthread_mutex_t one_by_one = PTHREAD_MUTEX_INITIALIZER;
   const size_t count = nvtex_module_num_parameters(model);
   RANK_CHECK(count <= MAX_PARAMETERS, "rank %d: %zu parameters", rank, count);
@@ -105,8 +108,7 @@ static void keep(NVTEXModule model, int rank) {
     const size_t own = numel(p.shape), all = numel(p.whole_shape);
     const NVTEDType of = nvte_tensor_type(p.value);
     const bool shared = own < all;
-    const size_t first = shared ? p.pieces[0].whole * (own / p.shape.data[0]) : 0;
-    RANK_CHECK(all <= MAX_WEIGHT && first + own <= all, "rank %d: %s", rank, p.name);
+    RANK_CHECK(all <= MAX_WEIGHT, "rank %d: %s", rank, p.name);
     char *host = malloc(own * dtype_size(of));
     if (!host) abort();
     nvtex_memcpy_to_host(host, nvte_tensor_data(p.value), own * dtype_size(of), NULL);
@@ -115,7 +117,7 @@ static void keep(NVTEXModule model, int rank) {
     g_values.parameters = count;
     g_values.counts[i] = all;
     for (size_t j = 0; (shared || rank == 0) && j < own; j++) {
-      g_values.of[i][first + j] = (float)get_value(of, host, j);
+      g_values.of[i][whole_index(&p, expert_rank, j)] = (float)get_value(of, host, j);
     }
     pthread_mutex_unlock(&one_by_one);
     free(host);
@@ -125,7 +127,9 @@ static void keep(NVTEXModule model, int rank) {
 static void train(NVTEXCommunicator world, int rank) {
   const Grid g = g_grid;
   NVTEXContext context = nvtex_context_create(NULL);
-  NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .ep = g.ep};
+  const size_t tp = g.tp ? g.tp : 1, data_ranks = (size_t)g.ranks / tp;
+  const size_t data_rank = (size_t)rank / tp;
+  NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .tp = tp, .ep = g.ep};
   NVTEXGrid grid = nvtex_grid_create(world, &sizes);
   nvtex_context_set_grid(context, grid);
   NVTEXModule model = new_model(context);
@@ -143,8 +147,8 @@ static void train(NVTEXCommunicator world, int rank) {
   o.max_norm = g_clipped ? 0.1f : 0;
   // One rank takes the tokens of each group of ranks that share experts after those of the others:
   // losses of balance are those of a group.
-  const size_t passes = g.ranks == 1 && !g_saves[0] ? 2 : 1;
-  const size_t rows = MOST * ROWS / (size_t)g.ranks / passes;
+  const size_t passes = g.ranks == 1 ? g_passes : 1;
+  const size_t rows = MOST * ROWS / data_ranks / passes;
   o.accumulation_steps = (int32_t)passes;
   o.data_parallel = engine;
   NVTEXOptimizer optimizer = nvtex_optimizer_create(context, &o, &model, 1, NULL);
@@ -168,7 +172,7 @@ static void train(NVTEXCommunicator world, int rank) {
   NVTETensor y = new_rows(0, 0, rows, 1), dx = new_rows(0, 0, rows, 1);
   for (int step = 0; step < g_steps; step++) {
     for (size_t pass = 0; pass < passes; pass++) {
-      const size_t first = ((size_t)rank * passes + pass) * rows;
+      const size_t first = (data_rank * passes + pass) * rows;
       // A loss is a mean over the rows of a pass.
       NVTETensor x = new_rows(2 * step + 1, first, rows, 1);
       NVTETensor dy = new_rows(2 * step + 2, first, rows, (double)ROWS / (double)rows);
@@ -197,7 +201,7 @@ static void train(NVTEXCommunicator world, int rank) {
   if (g_saves[0]) nvtex_checkpoint_save(g_saves, &file, NULL);
   RANK_OK(rank);
   nvtex_data_parallel_gather(engine, NULL);
-  keep(model, rank);
+  keep(model, rank, data_rank % g.ep);
   RANK_OK(rank);
   nvtex_array_destroy(y);
   nvtex_array_destroy(dx);
@@ -271,11 +275,40 @@ static void against_one_rank(void) {
         continue;
       }
       if (!serial) {
-        run((Grid){1, 1, NVTEX_SHARDING_NONE});
+        g_passes = 2;
+        run((Grid){1, 1, NVTEX_SHARDING_NONE, 0});
+        g_passes = 1;
         g_kept = g_values;
         serial = true;
       }
-      run((Grid){4, 2, (NVTEXSharding)sharding});
+      run((Grid){4, 2, (NVTEXSharding)sharding, 0});
+      compare(&g_kept, on_cuda() ? 3e-2 : 2e-6);
+    }
+  }
+}
+
+// Ranks divide each expert: alone, and those of two ranks that share them.
+static void divided(void) {
+  g_steps = STEPS;
+  g_recipe = PLAIN;
+  for (int clipped = 0; clipped < 2; clipped++) {
+    g_clipped = clipped != 0;
+    bool serial = false;
+    for (int sharding = 0; sharding <= 3; sharding++) {
+      if (sharding == 1) continue;
+      if (!case_begin("ep 2 x tp 2 and tp 2 against one rank, sharding %s%s", kSharding[sharding],
+                      clipped ? ", clipped" : "")) {
+        continue;
+      }
+      if (!serial) {
+        run((Grid){1, 1, NVTEX_SHARDING_NONE, 0});
+        g_kept = g_values;
+        serial = true;
+      }
+      run((Grid){4, 2, (NVTEXSharding)sharding, 2});
+      compare(&g_kept, on_cuda() ? 3e-2 : 2e-6);
+      if (sharding) continue;
+      run((Grid){2, 1, NVTEX_SHARDING_NONE, 2});
       compare(&g_kept, on_cuda() ? 3e-2 : 2e-6);
     }
   }
@@ -292,11 +325,11 @@ static void levels(void) {
       if (!case_begin("levels of sharding, ep %zu of 4 ranks, %s", sizes[i], kRecipes[recipe])) {
         continue;
       }
-      run((Grid){4, sizes[i], NVTEX_SHARDING_NONE});
+      run((Grid){4, sizes[i], NVTEX_SHARDING_NONE, 0});
       g_kept = g_values;
-      run((Grid){4, sizes[i], NVTEX_SHARDING_OPTIMIZER});
+      run((Grid){4, sizes[i], NVTEX_SHARDING_OPTIMIZER, 0});
       compare(&g_kept, 0);
-      run((Grid){4, sizes[i], NVTEX_SHARDING_FULL});
+      run((Grid){4, sizes[i], NVTEX_SHARDING_FULL, 0});
       compare(&g_kept, 0);
     }
   }
@@ -317,10 +350,13 @@ static char *read_file(const char *path, size_t *size) {
 }
 
 static void checkpoints(void) {
-  static const Grid grids[] = {{1, 1, NVTEX_SHARDING_NONE},      {2, 2, NVTEX_SHARDING_NONE},
-                               {4, 2, NVTEX_SHARDING_NONE},      {4, 4, NVTEX_SHARDING_OPTIMIZER},
-                               {4, 2, NVTEX_SHARDING_OPTIMIZER}, {4, 2, NVTEX_SHARDING_FULL},
-                               {2, 1, NVTEX_SHARDING_FULL}};
+  static const Grid grids[] = {
+      {1, 1, NVTEX_SHARDING_NONE, 0},      {2, 2, NVTEX_SHARDING_NONE, 0},
+      {4, 2, NVTEX_SHARDING_NONE, 0},      {4, 4, NVTEX_SHARDING_OPTIMIZER, 0},
+      {4, 2, NVTEX_SHARDING_OPTIMIZER, 0}, {4, 2, NVTEX_SHARDING_FULL, 0},
+      {2, 1, NVTEX_SHARDING_FULL, 0},      {2, 1, NVTEX_SHARDING_NONE, 2},
+      {4, 2, NVTEX_SHARDING_NONE, 2},      {4, 1, NVTEX_SHARDING_OPTIMIZER, 2},
+      {4, 2, NVTEX_SHARDING_FULL, 2}};
   char first[64], second[64];
   snprintf(first, sizeof first, "/tmp/nvte-experts-%d-a", (int)getpid());
   snprintf(second, sizeof second, "/tmp/nvte-experts-%d-b", (int)getpid());
@@ -329,14 +365,14 @@ static void checkpoints(void) {
   bool saved = false;
   for (size_t i = 0; i < COUNT(grids); i++) {
     const Grid *g = &grids[i];
-    if (!case_begin("checkpoint, %d ranks, ep %zu, sharding %s", g->ranks, g->ep,
+    if (!case_begin("checkpoint, %d ranks, ep %zu, tp %zu, sharding %s", g->ranks, g->ep, g->tp,
                     kSharding[g->sharding])) {
       continue;
     }
     if (!saved) {
       g_steps = 2;
       snprintf(g_saves, sizeof g_saves, "%s", first);
-      run((Grid){4, 2, NVTEX_SHARDING_OPTIMIZER});
+      run((Grid){4, 2, NVTEX_SHARDING_OPTIMIZER, 0});
       g_kept = g_values;
       saved = true;
     }
@@ -358,6 +394,7 @@ static void checkpoints(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   against_one_rank();
+  divided();
   levels();
   checkpoints();
   if (case_begin("refused")) run_threads(4, 60, refuse);

@@ -102,7 +102,7 @@ static size_t losses(const char *output, double *values, size_t most) {
 typedef struct Grid {
   const char *name;
   int ranks;
-  const char *arguments[10];
+  const char *arguments[12];
   bool overlap;
 } Grid;
 
@@ -118,6 +118,10 @@ static const Grid kGrids[] = {
      true},
     {"experts on 1 rank", 1, {"--experts", "4"}, false},
     {"experts, ep 2", 2, {"--experts", "4", "--ep", "2", "--shard", "2"}, false},
+    {"experts, ep 2 x tp 2, shared rows, room for all choices",
+     4,
+     {"--experts", "4", "--ep", "2", "--tp", "2", "--sp", "1", "--capacity", "2"},
+     false},
 };
 
 // Both recipes, one behind the other. Grids are compared with the last rank that was alone.
@@ -126,7 +130,7 @@ static void check_grids(void) {
   double expected[2 * STEPS], got[2 * STEPS];
   for (size_t g = 0; g < COUNT(kGrids); g++) {
     const char *recipes = g_only_dense ? "bf16" : "bf16,delayed";
-    const char *arguments[16] = {recipes, "--text", in_folder("text")};
+    const char *arguments[18] = {recipes, "--text", in_folder("text")};
     if (g_only_dense && strstr(kGrids[g].name, "experts")) continue;
     for (size_t i = 0; kGrids[g].arguments[i]; i++) arguments[3 + i] = kGrids[g].arguments[i];
     g_overlap = kGrids[g].overlap;

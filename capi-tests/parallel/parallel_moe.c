@@ -1,6 +1,6 @@
 // Layers of experts over threads that share them: outputs and gradients of each rank's tokens and
 // of each rank's experts are those of one rank with all tokens, up to the order of sums in the
-// router's products, which depends on the number of tokens.
+// router's products, which depends on the number of tokens. Ranks may also divide each expert.
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
@@ -14,10 +14,11 @@ typedef struct Case {
   int ranks;
   NVTEDType dtype;
   const NVTEXRecipeKind *recipe;
-  size_t tokens[MOST];  // of each rank
+  size_t tokens[MOST];  // of each rank that has tokens of its own
   bool shared, bias;
   NVTEXMoeScore score;
   float capacity;
+  int tp;  // ranks that divide each expert; 0: one
 } Case;
 
 // A pass over tokens of all ranks.
@@ -29,7 +30,8 @@ typedef struct Pass {
   float losses[MOST][2];
   int64_t loads[MOST][EXPERTS];
   float *gradients[MOST][PARAMETERS];
-  size_t counts[PARAMETERS], whole[PARAMETERS], first[MOST][PARAMETERS], num;
+  size_t counts[PARAMETERS], whole[PARAMETERS], *places[MOST][PARAMETERS], num;
+  uint64_t digests[MOST];  // of outputs and gradients of inputs
   char names[PARAMETERS][40];
   bool declined;
 } Pass;
@@ -40,13 +42,22 @@ static NVTETensor make(void *memory, NVTEDType dtype, NVTEShape shape) {
   return t;
 }
 
-static NVTEXContext context_of(NVTEXCommunicator comm) {
+static size_t divided(const Case *c) { return c->tp ? (size_t)c->tp : 1; }
+
+static uint64_t digest_of(const char *bytes, size_t count) {
+  uint64_t digest = count;
+  for (size_t i = 0; i < count; i++) digest = mixed(digest + (unsigned char)bytes[i]);
+  return digest;
+}
+
+static NVTEXContext context_of(const Case *c, NVTEXCommunicator comm) {
   NVTEXContext context = nvtex_context_create(NULL);
   if (!comm) return context;
   NVTEXGridConfig config;
   memset(&config, 0, sizeof config);
   config.struct_size = sizeof config;
-  config.ep = (size_t)nvtex_communicator_size(comm);
+  config.tp = divided(c);
+  config.ep = (size_t)nvtex_communicator_size(comm) / config.tp;
   NVTEXGrid grid = nvtex_grid_create(comm, &config);
   nvtex_context_set_grid(context, grid);
   nvtex_grid_destroy(grid);
@@ -69,7 +80,7 @@ static NVTEXMoeConfig config_of(const Case *c, bool over_ranks) {
   f.init_std = f.output_init_std = 0.3f;
   f.router_init_std = 0.5f;
   f.seed = 11;
-  f.expert_parallel_size = over_ranks ? 0 : 1;
+  f.expert_parallel_size = f.tensor_parallel_size = over_ranks ? 0 : 1;
   f.capacity_factor = c->capacity;
   return f;
 }
@@ -77,9 +88,10 @@ static NVTEXMoeConfig config_of(const Case *c, bool over_ranks) {
 static void run_pass(Pass *p, NVTEXCommunicator comm) {
   const Case *c = p->c;
   const int r = comm ? nvtex_communicator_rank(comm) : 0;
-  size_t first = 0, rows = comm ? c->tokens[r] : p->rows;
-  for (int i = 0; i < r; i++) first += c->tokens[i];
-  NVTEXContext context = context_of(comm);
+  const size_t tp = comm ? divided(c) : 1, group = (size_t)r / tp;
+  size_t first = 0, rows = comm ? c->tokens[group] : p->rows;
+  for (size_t i = 0; i < group; i++) first += c->tokens[i];
+  NVTEXContext context = context_of(c, comm);
   NVTEXMoeConfig f = config_of(c, comm != NULL);
   NVTEXModule module = nvtex_moe_create(context, &f, NULL);
   RANK_OK(r);
@@ -92,8 +104,10 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
     memset(&parameter, 0, sizeof parameter);
     parameter.struct_size = sizeof parameter;
     nvtex_module_parameter(module, i, &parameter);
-    size_t count = numel(parameter.shape), row = count / parameter.shape.data[0];
-    p->first[r][i] = parameter.pieces[0].whole * row;
+    size_t count = numel(parameter.shape);
+    p->places[r][i] = malloc(count * sizeof(size_t));
+    if (!p->places[r][i]) abort();
+    for (size_t j = 0; j < count; j++) p->places[r][i][j] = whole_index(&parameter, group, j);
     if (r == 0) {
       p->num = num;
       p->counts[i] = count;
@@ -115,7 +129,8 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
                     nvtex_malloc(EXPERTS * 8),
                     NULL};
   // The mean of the losses over the ranks is that of one rank; gradients are summed here.
-  const float share = comm ? 1.0f / (float)nvtex_communicator_size(comm) : 1.0f;
+  const size_t groups = comm ? (size_t)nvtex_communicator_size(comm) / tp : 1;
+  const float share = 1.0f / (float)groups;
   memory[6] = device_copy((float[]){share, share}, 8);
   NVTETensor t[7];
   for (size_t i = 0; i < 4; i++) t[i] = make(memory[i], c->dtype, SHAPE(rows, HIDDEN));
@@ -151,8 +166,17 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
     RANK_OK(r);
   }
   nvtex_context_end(context);
-  nvtex_memcpy_to_host(p->y + at, memory[2], bytes, NULL);
-  nvtex_memcpy_to_host(p->dx + at, memory[3], bytes, NULL);
+  char *results = malloc(2 * bytes + 1);
+  if (!results) abort();
+  nvtex_memcpy_to_host(results, memory[2], bytes, NULL);
+  nvtex_memcpy_to_host(results + bytes, memory[3], bytes, NULL);
+  nvtex_stream_synchronize(NULL);
+  p->digests[r] = digest_of(results, 2 * bytes);
+  if ((size_t)r % tp == 0) {
+    memcpy(p->y + at, results, bytes);
+    memcpy(p->dx + at, results + bytes, bytes);
+  }
+  free(results);
   nvtex_memcpy_to_host(p->losses[r], memory[4], 8, NULL);
   nvtex_memcpy_to_host(p->loads[r], memory[5], EXPERTS * 8, NULL);
   for (size_t i = 0; i < num; i++) {
@@ -251,7 +275,10 @@ static void compare(const Case *c, const char *what, NVTEDType dtype, const void
 
 static void free_gradients(Pass *p) {
   for (int r = 0; r < MOST; r++) {
-    for (size_t i = 0; i < PARAMETERS; i++) free(p->gradients[r][i]);
+    for (size_t i = 0; i < PARAMETERS; i++) {
+      free(p->gradients[r][i]);
+      free(p->places[r][i]);
+    }
   }
 }
 
@@ -259,7 +286,8 @@ static void check_case(const Case *c) {
   Pass serial;
   memset(&serial, 0, sizeof serial);
   serial.c = c;
-  for (int r = 0; r < c->ranks; r++) serial.rows += c->tokens[r];
+  const size_t tp = divided(c);
+  for (size_t r = 0; r < (size_t)c->ranks / tp; r++) serial.rows += c->tokens[r];
   const size_t all = serial.rows * HIDDEN, bytes = all * dtype_size(c->dtype);
   serial.x = random_values(c->dtype, all, -1, 1);
   serial.dy = random_values(c->dtype, all, -1, 1);
@@ -291,23 +319,30 @@ static void check_case(const Case *c) {
   }
   for (int r = 0; r < c->ranks; r++) {
     CHECK(!memcmp(shared.loads[r], serial.loads[0], sizeof serial.loads[0]), "loads of %d", r);
+    CHECK(shared.digests[r] == shared.digests[r - r % (int)tp], "rank %d has other bits", r);
   }
   for (size_t i = 0; i < serial.num; i++) {
     const size_t count = serial.whole[i], part = shared.counts[i];
     const float *expected = serial.gradients[0][i];
     CHECK_EQ(shared.whole[i], count);
     if (!strncmp(serial.names[i], "experts.", 8)) {
-      CHECK_EQ(part * (size_t)c->ranks, count);
+      const size_t halves = strcmp(serial.names[i], "experts.fc2_bias") ? tp : 1;
+      CHECK_EQ(part * (size_t)c->ranks / tp * halves, count);
+      float *own = host_memory(part * sizeof *own);
       for (int r = 0; r < c->ranks; r++) {
-        compare(c, serial.names[i], kNVTEFloat32, shared.gradients[r][i],
-                expected + shared.first[r][i], part);
+        for (size_t j = 0; j < part; j++) own[j] = expected[shared.places[r][i][j]];
+        compare(c, serial.names[i], kNVTEFloat32, shared.gradients[r][i], own, part);
       }
       continue;
     }
     float *sum = host_memory(count * sizeof *sum);
-    for (size_t j = 0; j < count; j++) {
-      sum[j] = 0;
-      for (int r = 0; r < c->ranks; r++) sum[j] += shared.gradients[r][i][j];
+    memset(sum, 0, count * sizeof *sum);
+    for (int r = 0; r < c->ranks; r++) {
+      // What ranks do not divide is complete on each of them.
+      if (part == count && r % (int)tp) continue;
+      for (size_t j = 0; j < part; j++) {
+        sum[shared.places[r][i][j]] += shared.gradients[r][i][j];
+      }
     }
     compare(c, serial.names[i], kNVTEFloat32, sum, expected, count);
   }
@@ -320,9 +355,18 @@ static void cases(void) {
                                current = NVTEX_RECIPE_CURRENT_SCALING,
                                block = NVTEX_RECIPE_BLOCK_SCALING, mx = NVTEX_RECIPE_MXFP8;
   static const Case all[] = {
-      {"softmax", 2, kNVTEFloat32, NULL, {16, 16}, true, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
-      {"sigmoid", 4, kNVTEFloat32, NULL, {9, 1, 30, 5}, false, true, NVTEX_MOE_SCORE_SIGMOID, 0},
-      {"softmax", 2, kNVTEBFloat16, NULL, {40, 3}, false, true, NVTEX_MOE_SCORE_SOFTMAX_OF_ALL, 0},
+      {"softmax", 2, kNVTEFloat32, NULL, {16, 16}, true, false, NVTEX_MOE_SCORE_SOFTMAX, 0, 0},
+      {"sigmoid", 4, kNVTEFloat32, NULL, {9, 1, 30, 5}, false, true, NVTEX_MOE_SCORE_SIGMOID, 0, 0},
+      {"softmax",
+       2,
+       kNVTEBFloat16,
+       NULL,
+       {40, 3},
+       false,
+       true,
+       NVTEX_MOE_SCORE_SOFTMAX_OF_ALL,
+       0,
+       0},
       {"sqrtsoftplus",
        4,
        kNVTEFloat16,
@@ -331,6 +375,7 @@ static void cases(void) {
        true,
        false,
        NVTEX_MOE_SCORE_SQRTSOFTPLUS,
+       0,
        0},
       {"few tokens",
        4,
@@ -340,8 +385,18 @@ static void cases(void) {
        false,
        false,
        NVTEX_MOE_SCORE_SOFTMAX,
+       0,
        0},
-      {"delayed", 2, kNVTEBFloat16, &delayed, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
+      {"delayed",
+       2,
+       kNVTEBFloat16,
+       &delayed,
+       {20, 28},
+       false,
+       false,
+       NVTEX_MOE_SCORE_SOFTMAX,
+       0,
+       0},
       {"current",
        4,
        kNVTEBFloat16,
@@ -350,9 +405,10 @@ static void cases(void) {
        false,
        false,
        NVTEX_MOE_SCORE_SOFTMAX,
+       0,
        0},
-      {"block", 2, kNVTEBFloat16, &block, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
-      {"mxfp8", 4, kNVTEBFloat16, &mx, {20, 28, 4, 2}, false, false, NVTEX_MOE_SCORE_SIGMOID, 0},
+      {"block", 2, kNVTEBFloat16, &block, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX, 0, 0},
+      {"mxfp8", 4, kNVTEBFloat16, &mx, {20, 28, 4, 2}, false, false, NVTEX_MOE_SCORE_SIGMOID, 0, 0},
       {"capacity",
        4,
        kNVTEFloat32,
@@ -361,8 +417,9 @@ static void cases(void) {
        true,
        true,
        NVTEX_MOE_SCORE_SIGMOID,
-       0.8f},
-      {"capacity", 2, kNVTEFloat16, NULL, {33, 33}, true, false, NVTEX_MOE_SCORE_SOFTMAX, 1.1f},
+       0.8f,
+       0},
+      {"capacity", 2, kNVTEFloat16, NULL, {33, 33}, true, false, NVTEX_MOE_SCORE_SOFTMAX, 1.1f, 0},
       {"delayed with capacity",
        4,
        kNVTEBFloat16,
@@ -371,7 +428,8 @@ static void cases(void) {
        false,
        false,
        NVTEX_MOE_SCORE_SOFTMAX,
-       0.9f},
+       0.9f,
+       0},
       {"mxfp8 with capacity",
        2,
        kNVTEBFloat16,
@@ -380,7 +438,52 @@ static void cases(void) {
        false,
        true,
        NVTEX_MOE_SCORE_SIGMOID,
-       1.0f},
+       1.0f,
+       0},
+      {"divided", 2, kNVTEFloat32, NULL, {33}, true, true, NVTEX_MOE_SCORE_SOFTMAX, 0, 2},
+      {"divided", 4, kNVTEBFloat16, NULL, {40}, false, true, NVTEX_MOE_SCORE_SIGMOID, 0.7f, 4},
+      {"divided", 4, kNVTEFloat32, NULL, {20, 9}, true, true, NVTEX_MOE_SCORE_SIGMOID, 0, 2},
+      {"divided with capacity",
+       4,
+       kNVTEFloat32,
+       NULL,
+       {24, 24},
+       true,
+       true,
+       NVTEX_MOE_SCORE_SOFTMAX,
+       0.8f,
+       2},
+      {"divided, delayed",
+       4,
+       kNVTEBFloat16,
+       &delayed,
+       {20, 28},
+       true,
+       false,
+       NVTEX_MOE_SCORE_SOFTMAX,
+       0,
+       2},
+      {"divided, current with capacity",
+       4,
+       kNVTEBFloat16,
+       &current,
+       {24, 24},
+       false,
+       true,
+       NVTEX_MOE_SCORE_SOFTMAX,
+       1.2f,
+       2},
+      {"divided, block",
+       2,
+       kNVTEBFloat16,
+       &block,
+       {40},
+       false,
+       false,
+       NVTEX_MOE_SCORE_SOFTMAX,
+       0,
+       2},
+      {"divided, mxfp8", 2, kNVTEBFloat16, &mx, {40}, true, false, NVTEX_MOE_SCORE_SIGMOID, 0, 2},
   };
   for (size_t i = 0; i < COUNT(all); i++) {
     const Case *c = &all[i];
@@ -390,8 +493,8 @@ static void cases(void) {
 
 static void refusals(Rank *rank) {
   const int r = nvtex_communicator_rank(rank->comm);
-  NVTEXContext context = context_of(rank->comm);
   const Case c = {.dtype = kNVTEBFloat16};
+  NVTEXContext context = context_of(&c, rank->comm);
   NVTEXMoeConfig f = config_of(&c, true);
   f.num_experts = 7;
   RANK_CHECK(!nvtex_moe_create(context, &f, NULL), "seven experts");
@@ -400,6 +503,17 @@ static void refusals(Rank *rank) {
   f.expert_parallel_size = 3;
   RANK_CHECK(!nvtex_moe_create(context, &f, NULL), "three ranks");
   RANK_ERROR(r, "config.expert_parallel_size: expected 0, 1 or 2, the ranks of the grid");
+  nvtex_context_destroy(context);
+  const Case halves = {.dtype = kNVTEBFloat16, .tp = 2};
+  context = context_of(&halves, rank->comm);
+  f = config_of(&halves, true);
+  f.ffn_hidden_size = 33;
+  RANK_CHECK(!nvtex_moe_create(context, &f, NULL), "an odd size");
+  RANK_ERROR(r, "config.ffn_hidden_size: expected a multiple of 2, the ranks that share them");
+  f = config_of(&halves, true);
+  f.tensor_parallel_size = 3;
+  RANK_CHECK(!nvtex_moe_create(context, &f, NULL), "three ranks");
+  RANK_ERROR(r, "config.tensor_parallel_size: expected 0, 1 or 2, the ranks of the grid");
   nvtex_context_destroy(context);
   RANK_OK(r);
 }

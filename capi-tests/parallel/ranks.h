@@ -54,6 +54,26 @@ static inline unsigned failed_checks(void) {
     nvtex_clear_error();                                                            \
   } while (0)
 
+// Where element i of a rank's part of a parameter is in the whole; of experts that ranks share the
+// rank has those from a multiple of their number on.
+static inline size_t whole_index(const NVTEXParameter *p, size_t expert_rank, size_t i) {
+  size_t place = 0, pitch = 1;
+  for (size_t d = p->shape.ndim; d-- > 0;) {
+    size_t index = i % p->shape.data[d];
+    i /= p->shape.data[d];
+    if (d == p->shared_dimension) {
+      size_t piece = 0;
+      while (index >= p->pieces[piece].part + p->pieces[piece].length) piece++;
+      index += p->pieces[piece].whole - p->pieces[piece].part;
+    } else if (d == 0 && p->shape.data[0] < p->whole_shape.data[0]) {
+      index += expert_rank * p->shape.data[0];
+    }
+    place += pitch * index;
+    pitch *= p->whole_shape.data[d];
+  }
+  return place;
+}
+
 static inline double seconds_now(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -218,6 +218,16 @@ AT(NVTEXCast, square_blocks, 113);
 AT(NVTEXCast, swizzled, 114);
 AT(NVTEXCast, fusion, 120);
 AT(NVTEXCast, group, 176);
+AT(NVTEXChunkLengthsArgs, cu, 0);
+AT(NVTEXChunkLengthsArgs, starts, 8);
+AT(NVTEXChunkLengthsArgs, lengths, 16);
+AT(NVTEXChunkLengthsArgs, firsts, 24);
+AT(NVTEXChunkLengthsArgs, sequences, 32);
+AT(NVTEXChunkLengthsArgs, chunks, 40);
+AT(NVTEXChunkLengthsArgs, range, 48);
+AT(NVTEXChunkLengthsArgs, other_range, 64);
+AT(NVTEXChunkLengthsArgs, divisor, 80);
+AT(NVTEXChunkLengthsArgs, skipped, 88);
 AT(NVTEXCombineCrossEntropyArgs, partials, 0);
 AT(NVTEXCombineCrossEntropyArgs, targets, 8);
 AT(NVTEXCombineCrossEntropyArgs, loss, 16);
@@ -1036,6 +1046,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1028 fields\n");
+  printf("1038 fields\n");
   return 0;
 }

@@ -14,6 +14,9 @@ typedef struct Setup {
   NVTEDType dtype;
   bool tied, grid;
   NVTEXSharding sharding;
+  // Experts in place of each MLP, and the rows of each among as many as it would have on average.
+  size_t experts;
+  float capacity;
 } Setup;
 
 static NVTEXLanguageModelConfig config_of(const Setup *s) {
@@ -29,6 +32,14 @@ static NVTEXLanguageModelConfig config_of(const Setup *s) {
   c.layer.num_attention_heads = 2;
   c.layer.dtype = s->dtype;
   c.layer.seed = 7;
+  static NVTEXMoeConfig experts;
+  nvtex_moe_config_init(&experts, sizeof experts);
+  experts.num_experts = s->experts;
+  experts.top_k = 2;
+  experts.balance_coefficient = 0.01f;
+  experts.capacity_factor = s->capacity;
+  experts.expert_parallel_size = experts.tensor_parallel_size = 0;
+  if (s->experts) c.layer.experts = &experts;
   return c;
 }
 
@@ -276,7 +287,7 @@ static void refused(NVTEXContext context, const NVTEXTrainerConfig *config, cons
 
 static void wrong_arguments(void) {
   if (!case_begin("Wrong arguments")) return;
-  const Setup plain = {"float32", -1, kNVTEFloat32, true, false, NVTEX_SHARDING_NONE};
+  const Setup plain = {"float32", -1, kNVTEFloat32, true, false, NVTEX_SHARDING_NONE, 0, 0};
   const NVTEXContext context = nvtex_context_create(NULL), stranger = nvtex_context_create(NULL);
 #define REFUSED(change, ...)                                                     \
   do {                                                                           \
@@ -343,12 +354,17 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   const NVTEDType dtype = on_cuda() ? kNVTEBFloat16 : kNVTEFloat32;
   const Setup setups[] = {
-      {"high precision", -1, dtype, true, false, NVTEX_SHARDING_NONE},
-      {"delayed scaling", NVTEX_RECIPE_DELAYED_SCALING, dtype, true, false, NVTEX_SHARDING_NONE},
+      {"high precision", -1, dtype, true, false, NVTEX_SHARDING_NONE, 0, 0},
+      {"delayed scaling", NVTEX_RECIPE_DELAYED_SCALING, dtype, true, false, NVTEX_SHARDING_NONE, 0,
+       0},
       {"FP8 blocks, a head of its own", NVTEX_RECIPE_BLOCK_SCALING, dtype, false, false,
-       NVTEX_SHARDING_NONE},
-      {"a grid", NVTEX_RECIPE_CURRENT_SCALING, dtype, true, true, NVTEX_SHARDING_NONE},
-      {"a divided optimizer", -1, dtype, true, true, NVTEX_SHARDING_OPTIMIZER},
+       NVTEX_SHARDING_NONE, 0, 0},
+      {"a grid", NVTEX_RECIPE_CURRENT_SCALING, dtype, true, true, NVTEX_SHARDING_NONE, 0, 0},
+      {"a divided optimizer", -1, dtype, true, true, NVTEX_SHARDING_OPTIMIZER, 0, 0},
+      {"experts", -1, dtype, true, false, NVTEX_SHARDING_NONE, 4, 0},
+      {"experts with a capacity", -1, dtype, true, true, NVTEX_SHARDING_OPTIMIZER, 4, 1},
+      {"experts with a capacity, delayed scaling", NVTEX_RECIPE_DELAYED_SCALING, dtype, true, true,
+       NVTEX_SHARDING_FULL, 4, 0.75f},
   };
   for (size_t i = 0; i < COUNT(setups); i++) steps(&setups[i]);
   parts(&setups[0]);

@@ -107,6 +107,7 @@ static inline const char *conform_unreachable(const char *variant) {
       {"zero_gaps", "only experts call it, on their own memory"},
       {"permute.weighted", "only experts across ranks call it, which need a communicator"},
       {"merge_attention", "only attention over ranks calls it, on its own memory"},
+      {"chunk_lengths", "only attention over ranks calls it, on its own memory"},
       {"router_weights.", "only a layer of experts calls it, on its own memory"},
       {"router_z_loss.", "only a layer of experts calls it, on its own memory"},
   };

@@ -202,12 +202,14 @@ typedef enum NVTEXContextParallelKind {
    */
   NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
   /**
-   * A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
+   * A rank gets the keys and values that its queries see. No dropout; masks with padding only of packed tokens, which
+   * have a causal mask, or neither a mask nor a window, and of which a rank gets all keys and values.
    */
   NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
   /**
    * A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
-   * sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+   * sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, which it is if there is a window to the left: what that leaves comes at
+   * once. No window to the right alone.
    */
   NVTEX_CONTEXT_PARALLEL_RING = 3,
 } NVTEXContextParallelKind;
@@ -1087,9 +1089,15 @@ typedef struct NVTEXMoeConfig {
    */
   float capacity_factor;
   /**
+   * Ranks that divide each expert and the shared MLP, as they divide an MLP (`NVTEXParallelConfig`): 1 (default): none;
+   * 0: those of NVTEX_GRID_TP; or the number of these. They have the same tokens, or, in a layer of a Transformer with
+   * `mlp.parallel.sequence_parallel`, parts of them; each has the router.
+   */
+  size_t tensor_parallel_size;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[3];
+  uint64_t reserved[2];
 } NVTEXMoeConfig;
 
 /**
@@ -1212,7 +1220,8 @@ typedef struct NVTEXTransformerLayerConfig {
    * Experts in place of the MLP, as for `nvtex_moe_create`, or null (default). Of `mlp` the layer then has the norm, sizes,
    * dtype, bias of the attention, deviations of the attention, and seed. A `hidden_size` or `ffn_hidden_size` of 0 of the
    * experts is that of `mlp`, Float32 is its dtype, and their seeds differ from layer to layer as `mlp.seed` does. Ranks
-   * that share the weights of the attention (but not its rows) have the experts each for itself.
+   * that share the weights of the attention have the experts each for itself, unless `experts.tensor_parallel_size` says
+   * that they divide them; so they do where they share rows.
    */
   const struct NVTEXMoeConfig *experts;
   /**
@@ -1934,6 +1943,11 @@ void nvtex_moe_config_init(struct NVTEXMoeConfig *config, size_t struct_size);
  * travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
  * `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
  * dropped as by one rank that has all tokens.
+ *
+ * Ranks of tensor parallelism (`tensor_parallel_size`) have the same tokens and choices, and parts of each expert: rows of
+ * W1 and columns of W2. Their results are parts of a sum over these ranks, which one all-reduce of the output makes, and one
+ * of the gradient of the input; another one sums the gradients of weights of experts, 4 bytes a choice. The router and
+ * the second biases are whole on each rank, and their gradients the same. Sizes that the ranks do not divide are refused.
  *
  * Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
  * capability 9.0.

@@ -173,6 +173,43 @@ __global__ void __launch_bounds__(kThreads)
   if (i < a.tokens) a.indices[i] = static_cast<int32_t>(of_rank(cu, i, a.rank, a.world));
 }
 
+// One warp, each lane of which has a sequence of 32.
+__global__ void __launch_bounds__(32)
+    chunk_lengths_kernel(const __grid_constant__ NVTEXChunkLengthsArgs a) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const unsigned lane = threadIdx.x;
+  const int divisor = static_cast<int>(a.divisor), chunks = static_cast<int>(a.chunks);
+  int sum = 0;
+  for (size_t base = 0; base < a.sequences; base += 32) {
+    const size_t s = base + lane;
+    const bool here = s < a.sequences;
+    int count = 0;
+    if (here) {
+      const int first = a.starts[s], chunk = (a.starts[s + 1] - first) / chunks;
+      const int length = a.cu[s + 1] - a.cu[s];
+      const auto inside = [&](const size_t (&range)[2]) {
+        const int from = static_cast<int>(range[0]) * chunk,
+                  to = static_cast<int>(range[1]) * chunk;
+        return max(min(length - from, to - from), 0);
+      };
+      a.firsts[s] = first / divisor + static_cast<int>(a.skipped) * chunk;
+      count = inside(a.range) + inside(a.other_range);
+    }
+    int before = count;
+    for (unsigned step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, before, step);
+      if (lane >= step) before += other;
+    }
+    if (here) a.lengths[s] = sum + before - count;
+    sum += __shfl_sync(0xffffffffu, before, 31);
+  }
+  if (lane == 0) {
+    a.lengths[a.sequences] = sum;
+    a.firsts[a.sequences] = a.starts[a.sequences] / divisor;
+  }
+}
+
 }  // namespace
 }  // namespace nvte
 
@@ -220,4 +257,10 @@ extern "C" NVTEXOutcome nvte_cuda_merge_attention(const NVTEXMergeAttentionArgs 
   return dispatch<F32, F16, BF16>(args->dtype, [&](auto t) {
     return launch(merge_kernel<decltype(t)>, grid, kThreads, stream, *args);
   });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_chunk_lengths(const NVTEXChunkLengthsArgs *args,
+                                                cudaStream_t stream) noexcept {
+  using namespace nvte;
+  return launch(chunk_lengths_kernel, dim3(1), 32, stream, *args);
 }

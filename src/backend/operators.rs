@@ -102,6 +102,7 @@ macro_rules! operators {
                 router_z_loss(RouterZLossArgs) = fused_router::cpu::router_z_loss;
                 merge_attention(MergeAttentionArgs) = fused_attn::cpu::merge_attention;
                 zero_gaps(ZeroGapsArgs) = ep::cpu::zero_gaps;
+                chunk_lengths(ChunkLengthsArgs) = fused_attn::cpu::chunk_lengths;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

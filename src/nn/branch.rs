@@ -57,8 +57,9 @@ impl Branch {
             }
             BranchConfig::Experts(norm, config) => {
                 let name = format!("{name}.layernorm_moe");
-                let norm = Box::new(NormLayer::new(run, norm)?);
-                Self::Experts(norm, Box::new(Moe::new(run, &name, config)?))
+                let moe = Box::new(Moe::new(run, &name, config)?);
+                let norm = NormLayer::new(run, norm)?.of_parts(moe.rows_shared());
+                Self::Experts(Box::new(norm), moe)
             }
         })
     }

@@ -5,11 +5,14 @@
 //!   on its range of them. Gradients of keys and values are summed in Float32: of both chunks first, then of the ranks
 //!   in their order by the rank that has them.
 //! - **Ring** (`ring.rs`): keys and values of one rank after the other come by, and what the own queries make of them is
-//!   joined in Float32. Memory does not grow with the whole sequence.
+//!   joined in Float32. Memory does not grow with the whole sequence. With a window to the left it is an all-gather,
+//!   which brings no more than the window.
+//! - Both take packed sequences, too (`packed.rs`).
 //! - **All-to-all**: ranks change from a part of each sequence with all heads to a part of the heads with whole
 //!   sequences, and back. Attention itself is that of one rank.
 #![allow(unsafe_code)]
 
+mod packed;
 mod ring;
 
 use super::AttentionConfig;
@@ -214,11 +217,28 @@ fn hull(a: Range<usize>, b: Range<usize>) -> Range<usize> {
     }
 }
 
-/// A tensor in scratch memory that holds the same heads over whole sequences.
+/// A tensor in scratch memory that holds the same heads over whole sequences, or some rows of them.
 struct Whole {
     rows: Rows,
     tensor: Tensor,
+    /// The first row of those of whole sequences.
+    first: usize,
     _block: Block,
+}
+
+/// Rows of whole sequences that a rank needs of another one.
+struct Needed {
+    rows: Range<usize>,
+    /// The number of the range that they belong to.
+    span: usize,
+    /// Where they begin among the rows of the rank that has them.
+    at: usize,
+}
+
+/// Which of the tensors has these rows of whole sequences, and where.
+fn holder<'a>(all: &'a [Whole], rows: &Range<usize>) -> (&'a Whole, Range<usize>) {
+    let of = all.iter().rev().find(|whole| whole.first <= rows.start).unwrap_or(&all[0]);
+    (of, rows.start - of.first..rows.end - of.first)
 }
 
 impl SequenceRanks {
@@ -249,25 +269,27 @@ impl SequenceRanks {
         };
         let AttentionConfig { heads, groups, dim_qk, dim_v, .. } = *config;
         let divides = heads.is_multiple_of(size) && groups.is_multiple_of(size);
-        let causal = config.mask == NVTE_CAUSAL_MASK
-            || config.mask == NVTE_CAUSAL_BOTTOM_RIGHT_MASK
-            || config.mask == NVTE_NO_MASK;
-        let gathers = config.format != NVTE_THD && causal;
+        let packed = config.format == NVTE_THD;
+        let windowed = config.window[0] >= 0;
+        let gathers = match config.mask {
+            NVTE_NO_MASK | NVTE_CAUSAL_MASK | NVTE_CAUSAL_BOTTOM_RIGHT_MASK => !packed,
+            NVTE_PADDING_MASK => packed && config.window == [-1, -1],
+            _ => packed,
+        };
         // Elements that a token brings, of queries and the output, and of keys and values.
         let (q, kv) = (heads * (dim_qk + dim_v), groups * (dim_qk + dim_v));
         let by_heads = match kind {
             ContextParallelKind::AllToAll => true,
             ContextParallelKind::AllGather | ContextParallelKind::Ring => false,
             ContextParallelKind::Automatic => {
-                let windowed = config.window[0] >= 0;
-                let fewer = !windowed && q + kv <= size * kv;
+                let fewer = packed || !windowed && q + kv <= size * kv;
                 !gathers || divides && (fewer || config.dropout > 0.0)
             }
         };
         if by_heads && !divides {
             let expected = format!(
                 "heads of queries and of keys that are multiples of {size} (which all-to-all divides; all-gather takes any \
-                 number of them, but neither packed tokens nor masks with padding)"
+                 number of them, but masks with padding only of packed tokens)"
             );
             return refuse("num_gqa_groups", &expected, &format!("{heads} and {groups}"));
         }
@@ -277,8 +299,8 @@ impl SequenceRanks {
             return refuse(field, expected, &got);
         }
         if !by_heads && !gathers {
-            let expected = "NVTE_NO_MASK, NVTE_CAUSAL_MASK or NVTE_CAUSAL_BOTTOM_RIGHT_MASK and no packed tokens \
-                            (all-gather; an all-to-all takes all masks and packed tokens)";
+            let expected = "a mask without padding, or packed tokens with a causal mask, or without a mask and a window \
+                            (all-gather; an all-to-all takes all of them)";
             return refuse("attn_mask_type", expected, &format!("{:?}", config.mask));
         }
         if !by_heads && config.dropout > 0.0 {
@@ -287,8 +309,9 @@ impl SequenceRanks {
         }
         let kind = match (by_heads, kind) {
             (true, _) => ContextParallelKind::AllToAll,
-            (false, ContextParallelKind::Automatic) => ContextParallelKind::AllGather,
-            (false, kind) => kind,
+            // What a window leaves of keys and values comes at once.
+            (false, ContextParallelKind::Ring) if !windowed => ContextParallelKind::Ring,
+            (false, _) => ContextParallelKind::AllGather,
         };
         Ok(Some(Self { ranks, rank, size, kind }))
     }
@@ -327,6 +350,9 @@ impl SequenceRanks {
             ContextParallelKind::AllToAll => {
                 self.forward_by_heads(run, op, inputs, o, &stats.tensor)?
             }
+            kind if op.layout.q == NVTE_THD => {
+                self.forward_packed(run, op, inputs, (o, &stats.tensor), kind)?
+            }
             ContextParallelKind::Ring => self.forward_ring(run, op, inputs, o, &stats.tensor)?,
             _ => self.forward_gathered(run, op, inputs, o, &stats.tensor)?,
         }
@@ -338,6 +364,7 @@ impl SequenceRanks {
     pub fn backward(&self, run: &Run, op: &Attention, tensors: &Backward) -> Result<()> {
         match self.kind {
             ContextParallelKind::AllToAll => self.backward_by_heads(run, op, tensors),
+            kind if op.layout.q == NVTE_THD => self.backward_packed(run, op, tensors, kind),
             ContextParallelKind::Ring => self.backward_ring(run, op, tensors),
             _ => self.backward_gathered(run, op, tensors),
         }
@@ -391,27 +418,37 @@ impl SequenceRanks {
         Ok((Attention { mask, window, bottom_right: true, max_seqlen, ..*op }, keys))
     }
 
-    /// Both parts of the own work, and for each rank the rows that it reads.
-    fn parts(&self, op: &Attention, rows: [usize; 2]) -> Result<(Parts, Vec<[Range<usize>; 2]>)> {
+    /// Both parts of the own work, and for each rank the rows that it reads: one range, or two that lie apart, if a
+    /// window leaves out what is between those of its chunks.
+    fn parts(&self, op: &Attention, rows: [usize; 2]) -> Result<(Parts, Vec<Vec<Range<usize>>>)> {
         let both = |rank| -> Result<_> {
             Ok([self.part(op, (rank, 0), rows)?, self.part(op, (rank, 1), rows)?])
         };
         let mut needs = Vec::with_capacity(self.size);
         for rank in 0..self.size {
-            needs.push(both(rank)?.map(|(_, keys)| keys));
+            let [a, b] = both(rank)?.map(|(_, keys)| keys);
+            needs.push(if a.end < b.start { vec![a, b] } else { vec![hull(a, b)] });
         }
         Ok((both(self.rank)?, needs))
     }
 
-    /// A tensor in scratch memory for all rows of which this rank has a part.
-    fn whole(&self, run: &Run, like: &Buffer, rows: &Rows, dtype: NVTEDType) -> Result<Whole> {
+    /// A tensor in scratch memory for some rows of whole sequences, of which this rank has `local`.
+    fn some(
+        &self,
+        run: &Run,
+        like: &Buffer,
+        local: &Rows,
+        dtype: NVTEDType,
+        rows: &Range<usize>,
+    ) -> Result<Whole> {
         let mut dims = like.shape.dims().to_vec();
-        let at = usize::from(rows.outer > 1 || dims[0] != rows.length);
-        dims[at] = rows.length * self.size;
+        let at = usize::from(local.outer > 1 || dims[0] != local.length);
+        dims[at] = rows.len();
         let block = run.scratch(bytes(dims.iter().product(), dtype))?;
         let tensor = plain(block.buffer(0, dtype, &dims));
-        let rows = Rows::new(&tensor.rowwise, rows.outer, rows.length * self.size);
-        Ok(Whole { rows, tensor, _block: block })
+        let first = rows.start;
+        let rows = Rows::new(&tensor.rowwise, local.outer, rows.len());
+        Ok(Whole { rows, tensor, first, _block: block })
     }
 
     /// Brings the rows of keys and values that the own queries see.
@@ -419,28 +456,34 @@ impl SequenceRanks {
         &self,
         run: &Run,
         parts: [&Tensor; 2],
-        needs: &[[Range<usize>; 2]],
+        needs: &[Vec<Range<usize>>],
         format: NVTE_QKV_Format,
-    ) -> Result<[Whole; 2]> {
+    ) -> Result<[Vec<Whole>; 2]> {
         let locals = parts.map(|part| Rows::of(&part.rowwise, format));
         let [k, v] = [0, 1].map(|i| {
             let like = &parts[i].rowwise;
-            let mut whole = self.whole(run, like, &locals[i], like.dtype)?;
-            whole.tensor = scaled(whole.tensor.rowwise, parts[i]);
-            Ok::<_, Error>(whole)
+            let some = |rows: &Range<usize>| {
+                let mut some = self.some(run, like, &locals[i], like.dtype, rows)?;
+                some.tensor = scaled(some.tensor.rowwise, parts[i]);
+                Ok(some)
+            };
+            needs[self.rank].iter().map(some).collect::<Result<Vec<Whole>>>()
         });
         let wholes = [k?, v?];
         let mut exchange = Exchange::new(&self.ranks);
-        for (local, whole) in locals.iter().zip(&wholes) {
+        for (local, wholes) in locals.iter().zip(&wholes) {
             for peer in 0..self.size {
-                for which in 0..2 {
-                    let (wanted, at) = self.needed(needs, peer, (self.rank, which), local);
-                    let (coming, _) = self.needed(needs, self.rank, (peer, which), local);
+                for Needed { rows, at, .. } in self.needed(&needs[peer], self.rank, local) {
                     for outer in 0..local.outer {
-                        let bytes = wanted.len() * local.bytes;
-                        exchange.add(false, peer, local.at(outer, at), bytes);
-                        let bytes = coming.len() * local.bytes;
-                        exchange.add(true, peer, whole.rows.at(outer, coming.start), bytes);
+                        exchange.add(false, peer, local.at(outer, at), rows.len() * local.bytes);
+                    }
+                }
+                for Needed { rows, span, .. } in self.needed(&needs[self.rank], peer, local) {
+                    let whole = &wholes[span];
+                    let to = rows.start - whole.first;
+                    for outer in 0..local.outer {
+                        let bytes = rows.len() * local.bytes;
+                        exchange.add(true, peer, whole.rows.at(outer, to), bytes);
                     }
                 }
             }
@@ -449,21 +492,17 @@ impl SequenceRanks {
         Ok(wholes)
     }
 
-    /// The rows of a chunk that a rank reads, and where they begin among the rows of the chunk's owner.
-    fn needed(
-        &self,
-        needs: &[[Range<usize>; 2]],
-        reader: usize,
-        (owner, which): (usize, usize),
-        local: &Rows,
-    ) -> (Range<usize>, usize) {
-        let rows = local.length / 2;
-        let first = self.chunk(owner, which) * rows;
-        let chunk = first..first + rows;
-        let [a, b] = &needs[reader];
-        let rows_needed = hull(overlap(a, &chunk), overlap(b, &chunk));
-        let at = which * rows + rows_needed.start.saturating_sub(first);
-        (rows_needed, at)
+    /// What a rank that reads some ranges needs of the rows of `owner`.
+    fn needed(&self, spans: &[Range<usize>], owner: usize, local: &Rows) -> Vec<Needed> {
+        let length = local.length / 2;
+        let of = |(span, which): (usize, usize)| {
+            let first = self.chunk(owner, which) * length;
+            let rows = overlap(&spans[span], &(first..first + length));
+            let at = which * length + rows.start.saturating_sub(first);
+            (!rows.is_empty()).then_some(Needed { rows, span, at })
+        };
+        let all = (0..spans.len()).flat_map(|span| (0..2).map(move |which| (span, which)));
+        all.filter_map(of).collect()
     }
 
     fn forward_gathered(
@@ -483,7 +522,10 @@ impl SequenceRanks {
         for (outer, which, (part, keys)) in each(q.outer, &parts) {
             let own = which * rows[0]..(which + 1) * rows[0];
             let [q, o] = [(&q, inputs.q), (&out, o)].map(|(r, t)| r.heads(t, outer, &own));
-            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor, outer, keys));
+            let [k, v] = wholes.each_ref().map(|wholes| {
+                let (whole, rows) = holder(wholes, keys);
+                whole.rows.heads(&whole.tensor, outer, &rows)
+            });
             let stats = piece(stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
             let inputs = Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs };
             ops::attention_forward_to(run, part, inputs, None, &o, &stats)?;
@@ -499,13 +541,17 @@ impl SequenceRanks {
         let wholes = self.gather(run, [inputs.k, inputs.v], &needs, format)?;
         let dtype = inputs.k.rowwise.dtype;
         // Gradients of all keys and values, from the own queries.
-        let [dk, dv] = [(tensors.dk, 0), (tensors.dv, 1)].map(|(grad, _)| {
+        let [dk, dv] = [tensors.dk, tensors.dv].map(|grad| -> Result<_> {
             let local = Rows::of(&grad.rowwise, format);
-            let sums = self.whole(run, &grad.rowwise, &local, kNVTEFloat32)?;
-            ops::zero(&sums.tensor.rowwise, run.stream)?;
+            let zeros = |rows: &Range<usize>| {
+                let sums = self.some(run, &grad.rowwise, &local, kNVTEFloat32, rows)?;
+                ops::zero(&sums.tensor.rowwise, run.stream)?;
+                Ok(sums)
+            };
+            let sums = needs[self.rank].iter().map(zeros).collect::<Result<Vec<Whole>>>()?;
             Ok((local, sums))
         });
-        let grads: [(Rows, Whole); 2] = [dk?, dv?];
+        let grads: [(Rows, Vec<Whole>); 2] = [dk?, dv?];
         let offsets = OffsetGradient::new(run, tensors.doffset)?;
         let views = [
             (&q, inputs.q),
@@ -516,7 +562,10 @@ impl SequenceRanks {
         for (outer, which, (part, keys)) in each(q.outer, &parts) {
             let own = which * rows[0]..(which + 1) * rows[0];
             let [q, o, d_o, dq] = views.map(|(rows, t)| rows.heads(t, outer, &own));
-            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor, outer, keys));
+            let [k, v] = wholes.each_ref().map(|wholes| {
+                let (whole, rows) = holder(wholes, keys);
+                whole.rows.heads(&whole.tensor, outer, &rows)
+            });
             let stats = piece(tensors.stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
             let scratch = |like: &Tensor| {
                 let shape = like.rowwise.shape;
@@ -538,7 +587,8 @@ impl SequenceRanks {
             ops::attention_backward(run, part, &own_tensors)?;
             offsets.add(run)?;
             for ((grad, _), (_, sums)) in [&dk, &dv].into_iter().zip(&grads) {
-                let sum = sums.rows.flat(kNVTEFloat32, outer, keys);
+                let (whole, rows) = holder(sums, keys);
+                let sum = whole.rows.flat(kNVTEFloat32, outer, &rows);
                 let grad = Buffer::new(grad.rowwise.ptr(), dtype, sum.rowwise.shape.dims());
                 ops::add(run, &plain(grad), &sum, true)?;
             }
@@ -551,52 +601,57 @@ impl SequenceRanks {
         &self,
         run: &Run,
         outputs: [&Tensor; 2],
-        grads: &[(Rows, Whole); 2],
-        needs: &[[Range<usize>; 2]],
+        grads: &[(Rows, Vec<Whole>); 2],
+        needs: &[Vec<Range<usize>>],
     ) -> Result<()> {
         let mut exchange = Exchange::new(&self.ranks);
         let mut received = Vec::new();
-        for (output, (local, sums)) in outputs.into_iter().zip(grads) {
-            // What each rank sends, one behind the other, then the sums.
-            let count = output.rowwise.shape.numel();
-            let block = run.scratch(bytes((self.size + 1) * count, kNVTEFloat32))?;
-            let slot = |rank: usize| {
-                let buffer = block.buffer(rank * count * 4, kNVTEFloat32, &[count]);
-                Rows::new(&buffer, local.outer, local.length)
-            };
+        for (local, sums) in grads {
+            // Rows in Float32, whatever the own ones are.
+            let row = sums[0].rows.bytes;
+            let coming: Vec<_> = (0..self.size)
+                .flat_map(|peer| self.needed(&needs[peer], self.rank, local))
+                .collect();
+            let all: usize = coming.iter().map(|needed| needed.rows.len()).sum();
+            let block = run.scratch(all * local.outer * row)?;
+            let mut at = 0;
+            let mut slots = Vec::with_capacity(coming.len());
+            for needed in coming {
+                let length = needed.rows.len();
+                let ptr = block.ptr().wrapping_byte_add(at * row).cast();
+                at += length * local.outer;
+                slots.push((Rows { ptr, outer: local.outer, length, bytes: row }, needed.at));
+            }
+            let mut slot = slots.iter();
             for peer in 0..self.size {
-                for which in 0..2 {
-                    let (theirs, _) = self.needed(needs, self.rank, (peer, which), local);
-                    let (ours, at) = self.needed(needs, peer, (self.rank, which), local);
+                for Needed { rows, span, .. } in self.needed(&needs[self.rank], peer, local) {
+                    let whole = &sums[span];
+                    let from = rows.start - whole.first;
                     for outer in 0..local.outer {
-                        let (from, row) = (sums.rows.at(outer, theirs.start), sums.rows.bytes);
-                        exchange.add(false, peer, from, theirs.len() * row);
-                        exchange.add(true, peer, slot(peer).at(outer, at), ours.len() * row);
+                        exchange.add(false, peer, whole.rows.at(outer, from), rows.len() * row);
+                    }
+                }
+                let count = self.needed(&needs[peer], self.rank, local).len();
+                for (slot, _) in slot.by_ref().take(count) {
+                    for outer in 0..local.outer {
+                        exchange.add(true, peer, slot.at(outer, 0), slot.length * row);
                     }
                 }
             }
-            received.push((block, count));
+            received.push((block, slots));
         }
         exchange.finish_of(run)?;
-        for ((output, (local, _)), (block, count)) in outputs.into_iter().zip(grads).zip(&received)
-        {
-            let slot = |rank: usize| block.buffer(rank * count * 4, kNVTEFloat32, &[*count]);
-            let total = slot(self.size);
+        for ((output, (local, _)), (_, slots)) in outputs.into_iter().zip(grads).zip(&received) {
+            let count = output.rowwise.shape.numel();
+            let block = run.scratch(bytes(count, kNVTEFloat32))?;
+            let total = block.buffer(0, kNVTEFloat32, &[count]);
             ops::zero(&total, run.stream)?;
             let sums = Rows::new(&total, local.outer, local.length);
-            for peer in 0..self.size {
-                let part = Rows::new(&slot(peer), local.outer, local.length);
-                for which in 0..2 {
-                    let (ours, at) = self.needed(needs, peer, (self.rank, which), local);
-                    let rows = at..at + ours.len();
-                    if rows.is_empty() {
-                        continue;
-                    }
-                    for outer in 0..local.outer {
-                        let [part, sum] =
-                            [&part, &sums].map(|r| r.flat(kNVTEFloat32, outer, &rows));
-                        ops::add(run, &part, &sum, true)?;
-                    }
+            for (slot, at) in slots {
+                for outer in 0..local.outer {
+                    let part = slot.flat(kNVTEFloat32, outer, &(0..slot.length));
+                    let sum = sums.flat(kNVTEFloat32, outer, &(*at..at + slot.length));
+                    ops::add(run, &part, &sum, true)?;
                 }
             }
             ops::add(run, &plain(total), output, false)?;

@@ -40,6 +40,8 @@ pub(super) struct Active {
     random: Option<Arc<QTensor>>,
     /// The ranks that have the other parts of the operands, by role, if their scales are those of the whole.
     pub ranks: [Option<Arc<Communicator>>; 3],
+    /// The same of operands that ranks divide twice.
+    pub more_ranks: [Option<Arc<Communicator>>; 3],
     /// An earlier pass has done this already: maxima stay as they are.
     pub again: bool,
 }
@@ -53,6 +55,7 @@ impl Active {
         scales: [None, None],
         random: None,
         ranks: [None, None, None],
+        more_ranks: [None, None, None],
         again: false,
     };
 
@@ -62,12 +65,14 @@ impl Active {
     }
 
     pub(super) fn slot(&self, role: Role, with_amax: bool) -> Option<Slot> {
-        let ranks = self.ranks[role as usize].clone();
+        let [ranks, sequence] =
+            [&self.ranks, &self.more_ranks].map(|groups| groups[role as usize].clone());
         let Some(delayed) = &self.delayed else {
             let random = self.random.as_ref().filter(|_| role == Role::GradOutput);
             let random = random.map_or(Buffer::UNSET, |random| random.tensor.rowwise);
-            let slot = Slot { random, ranks, ..Slot::NONE };
-            return (slot.random.is_set() || slot.ranks.is_some()).then_some(slot);
+            let slot = Slot { random, ranks, sequence, ..Slot::NONE };
+            let any = slot.random.is_set() || slot.ranks.is_some() || slot.sequence.is_some();
+            return any.then_some(slot);
         };
         let mut slot = match role {
             Role::Input => delayed.slot(Pass::Forward, 0),
@@ -80,7 +85,7 @@ impl Active {
         if let (true, Some(Some(scale))) = (self.again, self.scales.get(role as usize)) {
             slot.scale = scale.tensor.rowwise;
         }
-        slot.ranks = ranks;
+        (slot.ranks, slot.sequence) = (ranks, sequence);
         Some(slot)
     }
 
@@ -160,7 +165,7 @@ fn needs_columns(dtype: NVTEDType, (rows, inputs, outputs): (usize, usize, usize
 }
 
 /// The ranks whose maxima give the scales of the operands: those that have the other parts.
-fn scale_ranks(split: &Split, side: Side) -> [Option<Arc<Communicator>>; 3] {
+pub(super) fn scale_ranks(split: &Split, side: Side) -> [Option<Arc<Communicator>>; 3] {
     let divided = match side {
         Side::Column => [false, true, true],
         Side::Row => [true, true, false],
@@ -327,17 +332,19 @@ impl Dense {
         run: &Run,
         name: &str,
         config: &DenseConfig,
-        layers: impl Fn(&[usize]) -> Shard,
+        layers: impl Fn(&[usize]) -> Result<Shard>,
     ) -> Result<Self> {
         let &DenseConfig { inputs, outputs, dtype, deviation, seed, names, .. } = config;
         let init = Init::Normal { deviation, seed };
-        let shard = layers(&[outputs, inputs]);
+        let shard = layers(&[outputs, inputs])?;
+        let of_bias = layers(&[outputs])?;
+        let (outputs, inputs) = (shard.dims()[1], shard.dims()[2]);
         let weight = Parameter::of(run, names[0], shard, dtype, init, None)?;
         let bias = match config.bias {
             false => None,
             true => {
                 let init = Init::Constant(0.0);
-                Some(Parameter::of(run, names[1], layers(&[outputs]), dtype, init, None)?)
+                Some(Parameter::of(run, names[1], of_bias, dtype, init, None)?)
             }
         };
         Ok(Self {

@@ -1,13 +1,13 @@
 //! Linear layers of experts, whose rows lie sorted by expert. How many rows each expert has is only known to the device.
 
 use super::context::{Microbatch, Run};
-use super::dense::{Active, Dense, DenseConfig};
+use super::dense::{Active, Dense, DenseConfig, scale_ranks};
 use super::memory::{Block, Lifetime};
 use super::ops::{self, experts};
 use super::parameter::{Parameter, matrix};
 use super::quantizer::{QTensor, Quantizer, Usage, is_high_precision};
 use super::recipe::{BackwardOperands, ROLES, Role};
-use super::split::{Piece, Shard};
+use super::split::{Piece, Shard, Side, Split};
 use super::state::Slot;
 use crate::error::{Error, Result};
 use crate::parallel::Communicator;
@@ -18,12 +18,14 @@ use crate::types::NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
 use std::ptr::null;
 use std::sync::Arc;
 
-/// The experts of a module: how many there are, and which of them this rank has.
+/// The experts of a module: how many there are, which of them this rank has, and what of each.
 #[derive(Clone)]
 pub struct Share {
     pub experts: usize,
     /// The ranks that have the other ones.
     pub ranks: Option<Arc<Communicator>>,
+    /// The ranks that have the other parts of the own ones.
+    pub split: Option<Split>,
 }
 
 impl Share {
@@ -32,13 +34,24 @@ impl Share {
         self.experts / self.ranks.as_ref().map_or(1, |ranks| ranks.size())
     }
 
-    /// What this rank has of a parameter with dimensions `dims` for each expert.
-    fn shard(&self, dims: &[usize]) -> Shard {
+    /// What this rank has of a parameter with dimensions `dims` for each expert: outputs, and inputs if it is a weight.
+    fn shard(&self, config: &DenseConfig, dims: &[usize]) -> Result<Shard> {
         let length = self.local();
-        let rank = self.ranks.as_ref().map_or(0, |ranks| ranks.rank());
+        let first = self.ranks.as_ref().map_or(0, |ranks| ranks.rank()) * length;
         let whole = [&[self.experts], dims].concat();
-        let pieces = vec![Piece { whole: rank * length, part: 0, length }];
-        Shard { over: NVTEX_GRID_EP, whole, dim: 0, pieces }
+        let dim = if config.side == Side::Column { 1 } else { 2 };
+        if let Some(split) = self.split.as_ref().filter(|_| dim < whole.len()) {
+            let mut shard = split.shard(&whole, dim, config.blocks)?;
+            shard.experts = self.ranks.as_ref().map(|_| first..first + length);
+            return Ok(shard);
+        }
+        let pieces = vec![Piece { whole: first, part: 0, length }];
+        Ok(Shard { over: NVTEX_GRID_EP, whole, dim: 0, pieces, experts: None })
+    }
+
+    /// The second group of ranks whose maxima give the scales of the operands, by role.
+    fn scale_ranks(&self, side: Side) -> [Option<Arc<Communicator>>; 3] {
+        self.split.as_ref().map(|split| scale_ranks(split, side)).unwrap_or_default()
     }
 }
 
@@ -207,6 +220,8 @@ impl Members {
 pub struct ExpertLinear {
     pub dense: Dense,
     share: Share,
+    /// What ranks divide of each expert.
+    side: Side,
     /// The cast weights that are kept over microbatches.
     cached: Option<Arc<Members>>,
 }
@@ -235,8 +250,8 @@ impl ExpertLinear {
             );
             return Err(Error::unsupported(message));
         }
-        let dense = Dense::stacked(run, name, config, |dims| share.shard(dims))?;
-        Ok(Self { dense, share: share.clone(), cached: None })
+        let dense = Dense::stacked(run, name, config, |dims| share.shard(config, dims))?;
+        Ok(Self { dense, share: share.clone(), side: config.side, cached: None })
     }
 
     /// How the operands of a pass are cast.
@@ -257,6 +272,7 @@ impl ExpertLinear {
             return Err(Error::unsupported(message));
         }
         active.ranks = [0; 3].map(|_| self.share.ranks.clone());
+        active.more_ranks = self.share.scale_ranks(self.side);
         Ok(active)
     }
 
@@ -370,7 +386,10 @@ impl ExpertLinear {
             split_accumulator: active.split(0),
         };
         product.run(run, &weight.group, &input.group, &out.group)?;
-        if let Some(bias) = &self.dense.bias {
+        // Of results that are parts of a sum one has the bias.
+        let adds = self.side == Side::Column
+            || self.share.split.as_ref().is_none_or(|split| split.is_first());
+        if let Some(bias) = self.dense.bias.as_ref().filter(|_| adds) {
             let size = (self.share.local(), self.dense.outputs);
             let bias = Members::plain(&matrix(&bias.value.tensor, size), size.0, None);
             experts::group_bias(run, &out.group, &bias.group)?;

@@ -8,6 +8,7 @@ use super::ops::experts::{self, Bounds};
 use super::ops::{self, Activation, plain};
 use super::parameter::{Init, Parameter};
 use super::quantizer::{QTensor, Source};
+use super::split::{self, Split, Spread};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::op;
@@ -17,7 +18,7 @@ use crate::op::fused_router::{LossRule, Rule};
 use crate::op::permutation::Weights;
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::parallel::Communicator;
-use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_EP;
+use crate::parallel::exports::NVTEXGridGroup::{NVTEX_GRID_EP, NVTEX_GRID_TP};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub struct MoeConfig {
     pub shared: Option<[DenseConfig; 2]>,
     /// Ranks that share the experts; 0: those of the grid.
     pub ranks: usize,
+    /// Ranks that divide each expert.
+    pub spread: Spread,
     /// Rows of an expert among as many as each would have if all had the same number; 0: as many as choose it.
     pub capacity_factor: f32,
     /// The config.
@@ -128,7 +131,10 @@ struct SharedTape {
 }
 
 pub struct MoeTape {
+    /// The own rows.
     x: Tensor,
+    own: usize,
+    /// Tokens of all ranks that share rows.
     tokens: usize,
     routed: Routed,
     journey: Option<Journey>,
@@ -163,7 +169,8 @@ impl Moe {
             let name = format!("{}.num_experts", config.name);
             return Err(Error::argument(name, expected, config.experts));
         }
-        let share = Share { experts: config.experts, ranks };
+        let split = Self::split_of(run, config)?;
+        let share = Share { experts: config.experts, ranks, split };
         let mut router = Dense::new(run, &format!("{name}.router"), &config.router)?;
         router.again = Again::Input;
         let expert_bias = match config.expert_bias {
@@ -198,6 +205,33 @@ impl Moe {
             shared,
             share,
         })
+    }
+
+    /// The ranks that divide each expert.
+    fn split_of(run: &Run, config: &MoeConfig) -> Result<Option<Split>> {
+        let size = run.context.group(NVTEX_GRID_TP).map_or(1, |ranks| ranks.size());
+        if ![0, 1, size].contains(&config.spread.size) {
+            let expected = match size {
+                1 => "1 (nvtex_context_set_grid gives a module other ranks)".into(),
+                _ => format!("0, 1 or {size}, the ranks of the grid that share weights"),
+            };
+            let name = format!("{}.tensor_parallel_size", config.name);
+            return Err(Error::argument(name, expected, config.spread.size));
+        }
+        let split = Split::of(run, &config.spread)?;
+        let shared = config.shared.as_ref().map_or(0, |[_, fc2]| fc2.inputs);
+        let sizes = [("ffn_hidden_size", config.fc2.inputs), ("shared_ffn_hidden_size", shared)];
+        for (field, size) in sizes {
+            if let Some(split) = &split {
+                split.share(&format!("{}.{field}", config.name), size)?;
+            }
+        }
+        Ok(split)
+    }
+
+    /// The ranks that divide each expert and share rows, too.
+    pub fn rows_shared(&self) -> Option<&Split> {
+        self.share.split.as_ref().filter(|split| split.sequence)
     }
 
     /// A matrix in the memory of the tape, or of the call if there is none.
@@ -326,7 +360,7 @@ impl Moe {
             return Err(Error::unsupported("experts of several ranks need their loads"));
         };
         let loads = loads.tensor.rowwise;
-        ranks.gather(&loads, &table, super::split::label(run), run.stream)?;
+        ranks.gather(&loads, &table, split::label(run), run.stream)?;
         let mut numbers = super::memory::host_vec(0i64, size * all)?;
         ops::download(&mut numbers, table.ptr(), run.stream)?;
         let of_all: Vec<i64> =
@@ -397,7 +431,7 @@ impl Moe {
         let (places, bounds) = (Places { first, ..places }, numbers.bounds());
         experts::place_rows(run, &chosen, [&map_of, &counts], &bounds, &places)?;
         if let Some(loads) = &routed.loads {
-            let label = super::split::label(run);
+            let label = split::label(run);
             ranks.gather(&bounds.lengths, &loads.tensor.rowwise, label, run.stream)?;
         }
         routed.total = count.max(1);
@@ -425,7 +459,7 @@ impl Moe {
         // SAFETY: both tensors of a pair have the same slots of each rank.
         #[allow(unsafe_code)]
         unsafe {
-            ranks.exchange_parts(&parts, super::split::label(run), run.stream)
+            ranks.exchange_parts(&parts, split::label(run), run.stream)
         }
     }
 
@@ -472,7 +506,7 @@ impl Moe {
         // SAFETY: both matrices have the rows of the plan.
         #[allow(unsafe_code)]
         unsafe {
-            let label = super::split::label(run);
+            let label = split::label(run);
             journey.plan.exchange(&journey.ranks, memory, (width, back), label, run.stream)
         }
     }
@@ -531,11 +565,17 @@ impl Moe {
     pub fn forward_to(
         &mut self,
         run: &Run,
-        (x, tokens): (&Tensor, usize),
+        (own, own_tokens): (&Tensor, usize),
         y: &Tensor,
         add: Option<&Tensor>,
         [losses, loads]: [Option<&Tensor>; 2],
     ) -> Result<Box<MoeTape>> {
+        // Ranks that divide each expert do everything else alike, with the same tokens.
+        let split = self.share.split.clone();
+        let split = split.as_ref();
+        let (whole, tokens) =
+            (split::gather(split, run, own)?, split::whole_rows(split, own_tokens));
+        let x = &whole.tensor;
         let with_balance = self.balance != 0.0 && (run.training || losses.is_some());
         let alignment = self.fc1.alignment(run)?.max(self.fc2.alignment(run)?);
         let mut routed = self.route(run, x, tokens, with_balance || loads.is_some())?;
@@ -595,33 +635,35 @@ impl Moe {
         // The last product adds what comes before it.
         let sum = match &self.shared {
             None => QTensor::borrowed(y.clone()),
-            Some(_) => self.scratch(run, (tokens, hidden), dtype)?,
+            Some(_) => self.scratch(run, (own_tokens, hidden), dtype)?,
         };
-        match &slots {
+        split::reduce(split, run, &sum.tensor, |sum| match &slots {
             Some(slots) => {
                 let weights = Some(&slots.weights.tensor.rowwise);
-                self.sum_slots(run, slots, (&results, weights), (&sum.tensor, &map))?;
+                self.sum_slots(run, slots, (&results, weights), (sum, &map))
             }
             None => {
-                let tensors = [&results.tensor.rowwise, &sum.tensor.rowwise, &map];
-                experts::from_rows(run, tensors, Some(&routed.weights.tensor.rowwise))?;
+                let tensors = [&results.tensor.rowwise, &sum.rowwise, &map];
+                experts::from_rows(run, tensors, Some(&routed.weights.tensor.rowwise))
             }
-        }
+        })?;
         if let Some(add) = add {
             ops::add(run, add, &sum.tensor, true)?;
         }
         let mut shared_tape = None;
         if let Some([fc1, fc2]) = &mut self.shared {
-            let (f, width) = (&self.activation, fc1.outputs);
-            let hidden = QTensor::plain(run, (tokens, width), dtype, Lifetime::Tape)?;
-            let fc1 = fc1.forward(run, tokens, &Source::Ready(x), &hidden.tensor, None)?;
+            let f = &self.activation;
+            let shape = (fc1.output_rows(own_tokens)?, fc1.outputs);
+            let hidden = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
+            let fc1 = fc1.forward(run, own_tokens, &Source::Ready(own), &hidden.tensor, None)?;
             let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
             let source = Source::Computed { write: &write, configurable: true };
-            let fc2 = fc2.forward(run, tokens, &source, y, Some(&sum.tensor))?;
+            let fc2 = fc2.forward(run, shape.0, &source, y, Some(&sum.tensor))?;
             shared_tape = Some(SharedTape { fc1, hidden, fc2 });
         }
         Ok(Box::new(MoeTape {
-            x: x.clone(),
+            x: own.clone(),
+            own: own_tokens,
             tokens,
             routed,
             journey,
@@ -717,6 +759,10 @@ impl Moe {
         let (dtype, hidden, layout) = (self.dtype, self.hidden, &tape.layout);
         let (routed, tokens) = (&tape.routed, tape.tokens);
         let map = routed.map.tensor.rowwise;
+        let split = self.share.split.clone();
+        let split = split.as_ref();
+        let (own_dy, whole) = (dy, split::gather(split, run, dy)?);
+        let dy = &whole.tensor;
         let weights = self.scratch(run, (tokens, self.topk), kNVTEFloat32)?;
         // Gradients of results: those of the own tokens, then those of the own experts.
         let results = match &tape.slots {
@@ -741,6 +787,10 @@ impl Moe {
                 }
             }
         };
+        if let Some(split) = split {
+            // Each rank had parts of the results.
+            split.sum(run, &weights.tensor.rowwise)?;
+        }
         let constants = &self.constants;
         let active = self.scratch(run, (layout.rows, self.fc2.dense.inputs), dtype)?;
         self.fc2.backward(run, constants, &tape.fc2, &results.tensor, Some(&active.tensor))?;
@@ -761,7 +811,7 @@ impl Moe {
         // The gradient of x, of which each part is added to those before.
         let sum = match (&self.shared, dx) {
             (None, Some(dx)) => Some(QTensor::borrowed(dx.clone())),
-            (Some(_), Some(_)) => Some(self.scratch(run, (tokens, hidden), dtype)?),
+            (Some(_), Some(_)) => Some(self.scratch(run, (tape.own, hidden), dtype)?),
             (_, None) => None,
         };
         if let (Some(sum), Some(rows)) = (&sum, rows) {
@@ -773,15 +823,13 @@ impl Moe {
                     sorted
                 }
             };
-            match &tape.slots {
-                Some(slots) => {
-                    self.sum_slots(run, slots, (&sorted, None), (&sum.tensor, &map))?;
-                }
+            split::reduce(split, run, &sum.tensor, |sum| match &tape.slots {
+                Some(slots) => self.sum_slots(run, slots, (&sorted, None), (sum, &map)),
                 None => {
-                    let tensors = [&sorted.tensor.rowwise, &sum.tensor.rowwise, &map];
-                    experts::from_rows(run, tensors, None)?;
+                    let tensors = [&sorted.tensor.rowwise, &sum.rowwise, &map];
+                    experts::from_rows(run, tensors, None)
                 }
-            }
+            })?;
             if let Some(add) = add {
                 ops::add(run, add, &sum.tensor, true)?;
             }
@@ -789,8 +837,9 @@ impl Moe {
         let logits = self.logits_grad(run, tape, &weights, losses)?;
         self.router_backward(run, tape, &logits, sum.as_ref())?;
         if let (Some([fc1, fc2]), Some(tape)) = (&mut self.shared, &tape.shared) {
-            let grad = QTensor::plain(run, (tokens, fc2.inputs), dtype, Lifetime::Scratch)?;
-            fc2.backward(run, &tape.fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
+            let shape = tape.hidden.tensor.rowwise.shape.flatten();
+            let grad = QTensor::plain(run, (shape.0, fc2.inputs), dtype, Lifetime::Scratch)?;
+            fc2.backward(run, &tape.fc2, &Grad::Ready(own_dy), Some(&grad.tensor), None)?;
             let f = &self.activation;
             let dh = Grad::Activation { f, grad: &grad.tensor, input: &tape.hidden.tensor };
             fc1.backward(run, &tape.fc1, &dh, dx, sum.as_ref().map(|sum| &sum.tensor))?;
@@ -813,7 +862,9 @@ impl Moe {
     ) -> Result<()> {
         let (dtype, tokens) = (self.router.dtype, tape.tokens);
         let plain_run = Run { frame: None, ..run.clone() };
-        let wide = self.router_input(run, &tape.x, tokens)?;
+        let split = self.share.split.clone();
+        let x = split::gather(split.as_ref(), run, &tape.x)?;
+        let wide = self.router_input(run, &x.tensor, tokens)?;
         let narrow;
         let logits = match dtype {
             kNVTEFloat32 => &logits.tensor,
@@ -833,7 +884,13 @@ impl Moe {
         let router = self.router.forward_again(&plain_run, &tape.routed.router, &source, None)?;
         self.router.backward(&plain_run, &router, &Grad::Ready(logits), dx, None)?;
         match (&part, sum) {
-            (Some(part), Some(sum)) => ops::add(run, &part.tensor, &sum.tensor, true),
+            (Some(part), Some(sum)) => {
+                let all = &part.tensor.rowwise;
+                let before = split.map_or(0, |split| split.elements_before(tape.own * self.hidden));
+                let at = all.ptr().wrapping_byte_add(before * dtype.bits() / 8);
+                let own = Buffer::new(at, dtype, &[tape.own, self.hidden]);
+                ops::add(run, &plain(own), &sum.tensor, true)
+            }
             _ => Ok(()),
         }
     }
@@ -890,7 +947,7 @@ impl Layer for Moe {
 
     fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &MoeTape = saved(tape)?;
-        let shape = (tape.tokens, self.hidden);
+        let shape = (tape.own, self.hidden);
         let dy = given.get(0)?.matrix(self.dtype, shape)?;
         let dx = wanted.find_matrix(0, self.dtype, shape)?;
         let losses = self.losses_grad(given)?;

@@ -7,7 +7,7 @@ pub mod experts;
 use super::context::Run;
 use super::memory::Lifetime;
 use super::quantizer::QTensor;
-use crate::backend::args::{CopyKind, Function, Fusion, RowMap, SeedArgs};
+use crate::backend::args::{CopyKind, Function, Fusion, HalfOp, RowMap, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
 use crate::op::cross_entropy::{Linear, Losses, Rule as LossRule};
@@ -15,7 +15,10 @@ use crate::op::embedding::{Gradients, Lookup, Rule as EmbeddingRule};
 use crate::op::fused_attn::attention::{
     Attention, Backward as AttentionBackward, Forward as AttentionForward, Inputs,
 };
-use crate::op::fused_attn::context_parallel::{Ranks, merge, reorder};
+pub(super) use crate::op::fused_attn::context_parallel::Chunks;
+use crate::op::fused_attn::context_parallel::{
+    Ranks, chunk_lengths as lengths_of_chunks, grad_correction, merge, read_half, reorder,
+};
 use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
@@ -403,6 +406,32 @@ pub fn attention_backward(
 /// Joins the attention of queries to some keys with that to others; see `op::fused_attn::context_parallel::merge`.
 pub fn merge_attention(run: &Run, tensors: [&Buffer; 4], tokens: usize, first: bool) -> Result<()> {
     within(run, "merge_attention", merge(tensors, tokens, first, run.stream))
+}
+
+/// Lengths of chunks of packed sequences, and where they begin; see `op::fused_attn::context_parallel::chunk_lengths`.
+pub(super) fn chunk_lengths(
+    run: &Run,
+    whole: [&Tensor; 2],
+    outputs: [&Buffer; 2],
+    chunks: &Chunks,
+) -> Result<()> {
+    within(run, "chunk_lengths", lengths_of_chunks(whole, outputs, chunks, run.stream))
+}
+
+/// Copies the first halves of packed sequences.
+pub fn first_halves(run: &Run, whole: &Tensor, starts: &Tensor, halves: &Tensor) -> Result<()> {
+    within(run, "first_halves", read_half(whole, starts, halves, 0, run.stream))
+}
+
+/// Adds to the first halves of packed sequences.
+pub fn add_to_first_halves(
+    run: &Run,
+    whole: &Tensor,
+    starts: &Tensor,
+    halves: &Tensor,
+) -> Result<()> {
+    let ops = (HalfOp::NVTEX_HALF_ADD, HalfOp::NVTEX_HALF_NONE);
+    within(run, "add_to_first_halves", grad_correction(whole, halves, starts, ops, run.stream))
 }
 
 /// `output[b][a]` = `input[a][b]` for the first two dimensions.

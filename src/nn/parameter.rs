@@ -197,7 +197,12 @@ impl Parameter {
         for (dim, (&own, &whole)) in self.dims.iter().zip(&self.shard.whole).enumerate().rev() {
             let index = rest % own;
             rest /= own;
-            place += pitch * if dim == self.shard.dim { self.shard.index(index) } else { index };
+            let index = match &self.shard.experts {
+                _ if dim == self.shard.dim => self.shard.index(index),
+                Some(experts) if dim == 0 => experts.start + index,
+                _ => index,
+            };
+            place += pitch * index;
             pitch *= whole;
         }
         place

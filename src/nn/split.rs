@@ -11,7 +11,7 @@ use super::ops::{self, plain};
 use super::quantizer::QTensor;
 use crate::error::{Error, Result};
 use crate::parallel::Communicator;
-use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_TP};
+use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_EP, NVTEX_GRID_TP};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::cudaStream_t;
 use std::cell::Cell;
@@ -77,6 +77,9 @@ pub struct Shard {
     pub whole: Vec<usize>,
     pub dim: usize,
     pub pieces: Vec<Piece>,
+    /// Of a parameter of experts that ranks divide twice: the experts of this rank, which are indices of the first
+    /// dimension. `dim` is another one then, which NVTEX_GRID_TP divides.
+    pub experts: Option<Range<usize>>,
 }
 
 /// Consecutive indices of a dimension.
@@ -93,7 +96,7 @@ impl Shard {
     pub fn all(dims: &[usize]) -> Self {
         let length = dims.first().copied().unwrap_or(1);
         let pieces = vec![Piece { whole: 0, part: 0, length }];
-        Self { over: NVTEX_GRID_TP, whole: dims.to_vec(), dim: 0, pieces }
+        Self { over: NVTEX_GRID_TP, whole: dims.to_vec(), dim: 0, pieces, experts: None }
     }
 
     /// The dimensions of the part.
@@ -102,7 +105,21 @@ impl Shard {
         if let Some(dim) = dims.get_mut(self.dim) {
             *dim = self.pieces.iter().map(|piece| piece.length).sum();
         }
+        if let (Some(experts), Some(first)) = (&self.experts, dims.first_mut()) {
+            *first = experts.len();
+        }
         dims
+    }
+
+    /// The part among the experts of this rank, and the part that these are of all of them.
+    pub fn levels(&self) -> Vec<Self> {
+        let Some(experts) = &self.experts else { return vec![self.clone()] };
+        let mut of_rank = Self { experts: None, ..self.clone() };
+        of_rank.whole[0] = experts.len();
+        let piece = Piece { whole: experts.start, part: 0, length: experts.len() };
+        let (over, whole) = (NVTEX_GRID_EP, self.whole.clone());
+        let of_all = Self { over, whole, dim: 0, pieces: vec![piece], experts: None };
+        vec![of_rank, of_all]
     }
 
     pub fn is_all(&self) -> bool {
@@ -111,7 +128,8 @@ impl Shard {
 
     /// Whether ranks of a group have parts.
     pub fn is_over(&self, group: NVTEXGridGroup) -> bool {
-        self.over == group && !self.is_all()
+        let experts = group == NVTEX_GRID_EP && self.experts.is_some();
+        experts || self.over == group && !self.is_all()
     }
 
     /// Where elements of the part, row by row, are in the whole: runs of elements, one behind the other.
@@ -121,10 +139,18 @@ impl Shard {
         let (before, rest) = self.whole.split_at(split);
         let (dim, after) = rest.split_first().map_or((1, 1), |(&dim, rest)| (dim, size(rest)));
         let own: usize = self.pieces.iter().map(|piece| piece.length).sum();
-        let all = (0..size(before)).flat_map(move |outer| {
+        // Of what lies before the dimension this rank may have only that of its experts.
+        let each = self.experts.as_ref().map_or(0, |_| size(&before[1..]));
+        let outer = self
+            .experts
+            .as_ref()
+            .map_or(0..size(before), |experts| experts.start * each..experts.end * each);
+        let all = outer.clone().flat_map(move |index| {
             let of_piece = move |piece: &Piece| {
-                let place = |length: usize, first: usize| (outer * length + first) * after;
-                (place(own, piece.part), place(dim, piece.whole), piece.length * after)
+                let place =
+                    |outer: usize, length: usize, first: usize| (outer * length + first) * after;
+                let part = place(index - outer.start, own, piece.part);
+                (part, place(index, dim, piece.whole), piece.length * after)
             };
             self.pieces.iter().map(of_piece)
         });
@@ -215,7 +241,7 @@ impl Split {
             Piece { whole, part, length }
         });
         let (over, whole) = (NVTEX_GRID_TP, dims.to_vec());
-        Ok(Shard { over, whole, dim, pieces: pieces.collect() })
+        Ok(Shard { over, whole, dim, pieces: pieces.collect(), experts: None })
     }
 
     /// Where each rank has `own` things: those of the ranks before, and those of all others.

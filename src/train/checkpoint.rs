@@ -65,27 +65,27 @@ struct Stored<'a> {
     /// What this rank has of the tensors in the file.
     shard: Shard,
     entry: Option<&'a Entry>,
-    /// In a save: how the parts of ranks become a whole.
-    join: Option<Arc<Join>>,
+    /// In a save: how the parts of ranks become a whole, one step after the other.
+    joins: Vec<Join>,
 }
 
 /// The ranks that have the parts of a parameter: by tensor parallelism, or those of its experts.
 struct Join {
     ranks: Arc<Communicator>,
-    /// The rank that writes is one of them.
+    /// One of them is the rank that writes, or one of which that rank needs the result.
     needed: bool,
     /// What each of them has.
     shards: Vec<Shard>,
 }
 
 impl Join {
-    /// All of an array of which `own` are the bytes of this rank's part. Empty, but on the rank that writes.
-    fn whole(&self, own: &[u8], run: &Run, writes: bool) -> Result<Vec<u8>> {
+    /// All of an array of which `own` are the bytes of this rank's part. Empty on a rank that does not want it.
+    fn whole(&self, own: &[u8], run: &Run, wanted: bool) -> Result<Vec<u8>> {
         if !self.needed {
             return Ok(Vec::new());
         }
         let all = ranks::gather(&self.ranks, run, own)?;
-        if !writes || own.is_empty() {
+        if !wanted || own.is_empty() {
             return Ok(Vec::new());
         }
         let mut left = &all[..];
@@ -150,7 +150,7 @@ impl Checkpoint<'_> {
                     // A file of one rank alone has what this rank has.
                     shard = Shard::all(&shard.dims());
                 }
-                stored.push(Stored { module, index, name, shard, entry, join: None });
+                stored.push(Stored { module, index, name, shard, entry, joins: Vec::new() });
             }
         }
         stored
@@ -277,19 +277,30 @@ impl Checkpoint<'_> {
         }
     }
 
-    /// Lets the ranks of a group know what each of them has. Collective.
-    fn find_parts(
+    /// Lets all ranks know what each of those has that divide parameters. Collective.
+    fn find_parts(&self, stored: &mut [Stored], stream: cudaStream_t) -> Result<()> {
+        let writes = self.writes();
+        // Parts of experts are joined before the experts of ranks.
+        let wanted = self.find_parts_of(stored, NVTEX_GRID_EP, [writes; 2], stream)?;
+        self.find_parts_of(stored, NVTEX_GRID_TP, [writes, wanted], stream)?;
+        Ok(())
+    }
+
+    /// The same for the ranks of a group; whether the result of one of them is wanted. `wanted` says this of the own
+    /// rank: of parameters that one group divides, and of those that are joined again afterwards.
+    fn find_parts_of(
         &self,
         stored: &mut [Stored],
         group: NVTEXGridGroup,
+        wanted: [bool; 2],
         stream: cudaStream_t,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (Some(ranks), Some(run)) = (self.split_ranks(stored, group), self.run(stream)) else {
-            return Ok(());
+            return Ok(wanted[0]);
         };
-        let mut own = vec![usize::from(self.writes())];
-        let divided = stored.iter().filter(|one| one.shard.is_over(group));
-        for piece in divided.flat_map(|one| &one.shard.pieces) {
+        let level = |one: &Stored| one.shard.levels().into_iter().find(|of| of.is_over(group));
+        let mut own = wanted.map(usize::from).to_vec();
+        for piece in stored.iter().filter_map(level).flat_map(|level| level.pieces) {
             own.extend([piece.whole, piece.part, piece.length]);
         }
         let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -297,34 +308,37 @@ impl Checkpoint<'_> {
         let all: Vec<usize> =
             all.as_chunks().0.iter().map(|&bytes| usize::from_le_bytes(bytes)).collect();
         let of_ranks = || all.chunks_exact(own.len());
-        let needed = of_ranks().any(|numbers| numbers[0] == 1);
-        let mut at = 1;
-        for one in stored.iter_mut().filter(|one| one.shard.is_over(group)) {
-            let count = 3 * one.shard.pieces.len();
+        let needed = [0, 1].map(|i| of_ranks().any(|numbers| numbers[i] == 1));
+        let mut at = needed.len();
+        for one in stored.iter_mut() {
+            let Some(level) = level(one) else { continue };
+            let count = 3 * level.pieces.len();
             let of_rank = |numbers: &[usize]| {
                 let pieces = numbers[at..at + count].as_chunks().0.iter();
                 let pieces = pieces.map(|&[whole, part, length]| Piece { whole, part, length });
-                Shard { pieces: pieces.collect(), ..one.shard.clone() }
+                Shard { pieces: pieces.collect(), ..level.clone() }
             };
             let shards = of_ranks().map(of_rank).collect();
-            let join = Join { ranks: Arc::clone(&ranks), needed, shards };
-            one.join = Some(Arc::new(join));
+            let needed = needed[usize::from(!one.joins.is_empty())];
+            one.joins.insert(0, Join { ranks: Arc::clone(&ranks), needed, shards });
             at += count;
         }
-        Ok(())
+        Ok(needed[0])
     }
 
     /// Whether this rank has to read its part of a parameter for the rank that writes.
     fn needs(&self, stored: &Stored) -> bool {
-        stored.join.as_ref().map_or(self.writes(), |join| join.needed)
+        stored.joins.first().map_or(self.writes(), |join| join.needed)
     }
 
     /// All bytes of an array from those of the part that this rank has among those that share a parameter.
     fn joined(&self, stored: &Stored, own: Vec<u8>, stream: cudaStream_t) -> Result<Vec<u8>> {
-        match &stored.join {
-            None => Ok(own),
-            Some(join) => join.whole(&own, &stored.module.run(stream), self.writes()),
+        let mut all = own;
+        for (i, join) in stored.joins.iter().enumerate() {
+            let wanted = stored.joins.get(i + 1).map_or(self.writes(), |next| next.needed);
+            all = join.whole(&all, &stored.module.run(stream), wanted)?;
         }
+        Ok(all)
     }
 
     /// The bytes of a value in high precision, where they are needed.
@@ -349,7 +363,8 @@ impl Checkpoint<'_> {
         let (Some(division), Some(of_ranks)) = (entry.division, of_ranks) else {
             return if needed { host::bytes(own, stream) } else { Ok(Vec::new()) };
         };
-        let (communicator, count) = (of_ranks.ranks(entry.over), entry.numel());
+        let of_experts = entry.over.contains(&NVTEX_GRID_EP);
+        let (communicator, count) = (of_ranks.ranks(of_experts), entry.numel());
         let run = Run::outside(of_ranks.context(), stream);
         let block = run.scratch(bytes(count, own.dtype))?;
         let whole = block.buffer(0, own.dtype, &[count]);
@@ -372,8 +387,7 @@ impl Checkpoint<'_> {
             Ok((self.fixed_items(stream)?, stored))
         });
         let (mut items, mut stored) = self.agree(items, stream)?;
-        self.find_parts(&mut stored, NVTEX_GRID_TP, stream)?;
-        self.find_parts(&mut stored, NVTEX_GRID_EP, stream)?;
+        self.find_parts(&mut stored, stream)?;
         self.add_items(&mut items, stored, stream);
         let saved = match self.writes() {
             true => safetensors::write(path, items, &[(VERSION_KEY, VERSION)]),

@@ -13,7 +13,7 @@ use crate::nn::sharded::{self, Residence, Residences, SharedResidences};
 use crate::nn::{Context, Division, Gradient, Run, SharedLayer};
 use crate::op::multi_tensor::step;
 use crate::parallel::Communicator;
-use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_EP, NVTEX_GRID_EXPERT_DP};
+use crate::parallel::exports::NVTEXGridGroup::{NVTEX_GRID_EP, NVTEX_GRID_EXPERT_DP};
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
@@ -354,9 +354,9 @@ impl DataParallel {
         &self.communicator
     }
 
-    /// The ranks that have the same of a parameter, of which those of a group have the other parts.
-    pub fn ranks(&self, over: Option<NVTEXGridGroup>) -> &Arc<Communicator> {
-        if over == Some(NVTEX_GRID_EP) { &self.expert_ranks } else { &self.communicator }
+    /// The ranks that have the same of a parameter, if it is one of experts that ranks share or not.
+    pub fn ranks(&self, of_experts: bool) -> &Arc<Communicator> {
+        if of_experts { &self.expert_ranks } else { &self.communicator }
     }
 
     /// Whether ranks have parts of the state of an optimizer.

@@ -142,8 +142,8 @@ pub struct Entry {
     quantized: bool,
     /// What this rank updates, and keeps masters and state of, if other ranks update the rest.
     pub division: Option<Division>,
-    /// The group of ranks that have the other parts of the parameter.
-    pub over: Option<NVTEXGridGroup>,
+    /// The groups of ranks that have the other parts of the parameter.
+    pub over: Vec<NVTEXGridGroup>,
     /// F32, or the remainder of I16.
     pub master: Option<Buffer>,
     /// Both moments of AdamW; the momentum of the others, if there is one.
@@ -275,7 +275,8 @@ impl Optimizer {
             let found = module.with_parameters(|parameters| -> Vec<_> {
                 let of = |(name, p): (String, &mut Parameter)| {
                     let value = p.home();
-                    let over = (!p.shard.is_all()).then_some(p.shard.over);
+                    let mut over = vec![NVTEX_GRID_TP, NVTEX_GRID_EP];
+                    over.retain(|&group| p.shard.is_over(group));
                     let of_ranks = (p.division, over, p.identity());
                     (name, p.dims.clone(), value, p.format.is_some(), p.grad.is_some(), of_ranks)
                 };
@@ -296,7 +297,7 @@ impl Optimizer {
                 let options = settings.options(&name, &dims, choose);
                 let options = of_parameter(
                     &name,
-                    options.and_then(|o| o.of_part(division.is_some() || over.is_some())),
+                    options.and_then(|o| o.of_part(division.is_some() || !over.is_empty())),
                 )?;
                 let known = factors.iter().position(|&factor| factor == options.rate_factor);
                 let rate = known.unwrap_or_else(|| {
@@ -832,12 +833,12 @@ struct NormRanks {
 
 impl NormRanks {
     fn of(context: &Context, entries: &[Entry], data_parallel: Option<&DataParallel>) -> Self {
-        let any = |group| entries.iter().any(|one| one.over == Some(group));
+        let any = |group| entries.iter().any(|one| one.over.contains(&group));
         let split = context.group(NVTEX_GRID_TP).filter(|_| any(NVTEX_GRID_TP));
         let experts = any(NVTEX_GRID_EP);
         let (divided, alike) = match data_parallel {
             Some(of) if of.is_divided() || experts => {
-                (Some(of.communicator()), Some(of.ranks(Some(NVTEX_GRID_EP))))
+                (Some(of.communicator()), Some(of.ranks(true)))
             }
             None if experts => (context.group(NVTEX_GRID_EP), None),
             _ => (None, None),
@@ -864,7 +865,7 @@ impl NormRanks {
     /// Whether the gradient of a parameter counts here: what all ranks of a group have alike counts on its first.
     fn counts(&self, entry: &Entry) -> bool {
         let first = |group| Self::within(group).0 == 0;
-        let of = |group| entry.over == Some(group);
+        let of = |group| entry.over.contains(&group);
         let same = if of(NVTEX_GRID_EP) { &self.alike } else { &self.divided };
         (of(NVTEX_GRID_TP) || first(&self.split)) && (entry.division.is_some() || first(same))
     }

@@ -359,3 +359,42 @@ pub fn merge_attention(rng: &mut Rng, index: usize) -> Case {
         entry(side, side.table.merge_attention, args)
     })
 }
+
+pub fn chunk_lengths(rng: &mut Rng, index: usize) -> Case {
+    let (sequences, ranks) = (rng.within(1, 80), rng.within(1, 8));
+    let chunks = 2 * ranks;
+    let (mut cu, mut starts) = (vec![0], vec![0]);
+    for s in 0..sequences {
+        let room = chunks * rng.within(0, 40);
+        cu.push(cu[s] + rng.within(0, room));
+        starts.push(starts[s] + room);
+    }
+    let rank = rng.within(0, ranks - 1);
+    let [first, second] = [rank, chunks - 1 - rank];
+    let (ranges, divisor, skipped) = match index % 4 {
+        0 => ([[0, second + 1], [0, 0]], 1, 0),
+        1 => ([[first, first + 1], [0, 0]], ranks, 0),
+        2 => ([[second, second + 1], [0, 0]], ranks, 1),
+        _ => ([[first, first + 1], [second, second + 1]], ranks, 0),
+    };
+    let mut b = Buffers::default();
+    let [cu, starts] = [b.ints(cu), b.ints(starts)];
+    let [lengths, firsts] = [0; 2].map(|_| b.output(rng, kNVTEInt32, sequences + 1));
+    let what = format!("{sequences} sequences, rank {rank} of {ranks}, {ranges:?}");
+    let outputs = [("lengths", kNVTEInt32, Some(lengths)), ("firsts", kNVTEInt32, Some(firsts))];
+    Case::bits(what, b, &outputs, move |side| {
+        let args = ChunkLengthsArgs {
+            cu: side.at::<i32>(cu).cast_const(),
+            starts: side.at::<i32>(starts).cast_const(),
+            lengths: side.at(lengths),
+            firsts: side.at(firsts),
+            sequences,
+            chunks,
+            range: ranges[0],
+            other_range: ranges[1],
+            divisor,
+            skipped,
+        };
+        entry(side, side.table.chunk_lengths, args)
+    })
+}

@@ -32,7 +32,7 @@ macro_rules! operators {
             experts: router_forward 300, router_backward 300, router_weights 200, router_z_loss 200, expert_rows 200, zero_gaps 200, permutations 200, paddings 200,
                 topk 200;
             groups: quantize_groups 1200, dequantize_groups 400, swizzle_groups 200, group_amax 300;
-            language: cross_entropy 400, combine_cross_entropy 60, total_loss 90, embedding 200, sum_rows 200, merge_attention 200,
+            language: cross_entropy 400, combine_cross_entropy 60, total_loss 90, embedding 200, sum_rows 200, merge_attention 200, chunk_lengths 200,
                 sample_tokens 150;
             memory: offsets 200, memset_and_host_copy 200;
             multi_tensor: adam 300, sgd 150, scale_tensors 150, add 150, l2_norm 150,

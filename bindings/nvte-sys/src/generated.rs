@@ -1241,10 +1241,12 @@ pub const NVTEX_CONTEXT_PARALLEL_AUTOMATIC: NVTEXContextParallelKind = 0;
 /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
 /// masks, packed tokens and dropout, which drops the same elements as on one rank.
 pub const NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL: NVTEXContextParallelKind = 1;
-/// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
+/// A rank gets the keys and values that its queries see. No dropout; masks with padding only of packed tokens, which
+/// have a causal mask, or neither a mask nor a window, and of which a rank gets all keys and values.
 pub const NVTEX_CONTEXT_PARALLEL_ALL_GATHER: NVTEXContextParallelKind = 2;
 /// A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
-/// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+/// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, which it is if there is a window to the left: what that leaves comes at
+/// once. No window to the right alone.
 pub const NVTEX_CONTEXT_PARALLEL_RING: NVTEXContextParallelKind = 3;
 
 /// Scores of a router, of the logits of a token.
@@ -1805,8 +1807,12 @@ pub struct NVTEXMoeConfig {
     /// tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are
     /// dropped. 0 (default): none is.
     pub capacity_factor: f32,
+    /// Ranks that divide each expert and the shared MLP, as they divide an MLP (`NVTEXParallelConfig`): 1 (default): none;
+    /// 0: those of NVTEX_GRID_TP; or the number of these. They have the same tokens, or, in a layer of a Transformer with
+    /// `mlp.parallel.sequence_parallel`, parts of them; each has the router.
+    pub tensor_parallel_size: usize,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 /// A layer of a Transformer.
@@ -1876,7 +1882,8 @@ pub struct NVTEXTransformerLayerConfig {
     /// Experts in place of the MLP, as for `nvtex_moe_create`, or null (default). Of `mlp` the layer then has the norm, sizes,
     /// dtype, bias of the attention, deviations of the attention, and seed. A `hidden_size` or `ffn_hidden_size` of 0 of the
     /// experts is that of `mlp`, Float32 is its dtype, and their seeds differ from layer to layer as `mlp.seed` does. Ranks
-    /// that share the weights of the attention (but not its rows) have the experts each for itself.
+    /// that share the weights of the attention have the experts each for itself, unless `experts.tensor_parallel_size` says
+    /// that they divide them; so they do where they share rows.
     pub experts: *const NVTEXMoeConfig,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 3],
@@ -5737,6 +5744,11 @@ unsafe extern "C-unwind" {
     /// `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
     /// dropped as by one rank that has all tokens.
     ///
+    /// Ranks of tensor parallelism (`tensor_parallel_size`) have the same tokens and choices, and parts of each expert: rows of
+    /// W1 and columns of W2. Their results are parts of a sum over these ranks, which one all-reduce of the output makes, and one
+    /// of the gradient of the input; another one sums the gradients of weights of experts, 4 bytes a choice. The router and
+    /// the second biases are whole on each rank, and their gradients the same. Sizes that the ranks do not divide are refused.
+    ///
     /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     /// capability 9.0.
     pub fn nvtex_moe_create(context: NVTEXContext, config: *const NVTEXMoeConfig, stream: cudaStream_t) -> NVTEXModule;
@@ -6166,7 +6178,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXLayerNormMLPConfig: struct_size name norm hidden_size ffn_hidden_size activation clamp_limit clamp_alpha clamp_offset bias dtype init_std output_init_std seed checkpoint parallel reserved),
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed num_attention_heads num_gqa_groups norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout parallel reserved),
-        crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size capacity_factor reserved),
+        crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size capacity_factor tensor_parallel_size reserved),
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel experts reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),

@@ -488,10 +488,12 @@ pub enum ContextParallelKind {
     /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
     /// masks, packed tokens and dropout, which drops the same elements as on one rank.
     AllToAll = 1,
-    /// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
+    /// A rank gets the keys and values that its queries see. No dropout; masks with padding only of packed tokens, which
+    /// have a causal mask, or neither a mask nor a window, and of which a rank gets all keys and values.
     AllGather = 2,
     /// A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
-    /// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+    /// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, which it is if there is a window to the left: what that leaves comes at
+    /// once. No window to the right alone.
     Ring = 3,
 }
 
@@ -1780,6 +1782,14 @@ impl MoeConfig {
         self.raw.capacity_factor = value;
         self
     }
+
+    /// Ranks that divide each expert and the shared MLP, as they divide an MLP (`NVTEXParallelConfig`): 1 (default): none;
+    /// 0: those of NVTEX_GRID_TP; or the number of these. They have the same tokens, or, in a layer of a Transformer with
+    /// `mlp.parallel.sequence_parallel`, parts of them; each has the router.
+    pub fn tensor_parallel_size(mut self, value: usize) -> Self {
+        self.raw.tensor_parallel_size = value;
+        self
+    }
 }
 
 impl Default for MoeConfig {
@@ -2443,6 +2453,11 @@ module! {
     /// travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
     /// `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
     /// dropped as by one rank that has all tokens.
+    ///
+    /// Ranks of tensor parallelism (`tensor_parallel_size`) have the same tokens and choices, and parts of each expert: rows of
+    /// W1 and columns of W2. Their results are parts of a sum over these ranks, which one all-reduce of the output makes, and one
+    /// of the gradient of the input; another one sums the gradients of weights of experts, 4 bytes a choice. The router and
+    /// the second biases are whole on each rank, and their gradients the same. Sizes that the ranks do not divide are refused.
     ///
     /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     /// capability 9.0.

@@ -856,7 +856,8 @@ class NVTEXMoeConfig(Structure):
         ("seed", c_uint64),
         ("expert_parallel_size", c_size_t),
         ("capacity_factor", c_float),
-        ("reserved", c_uint64 * 3),
+        ("tensor_parallel_size", c_size_t),
+        ("reserved", c_uint64 * 2),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"dtype": "DType", "router_dtype": "DType", "activation": "ActivationType", "score": "MoeScore"}

@@ -251,6 +251,7 @@ class MoeConfig(TypedDict, total=False):
     seed: int
     expert_parallel_size: int
     capacity_factor: float
+    tensor_parallel_size: int
 
 
 class TransformerLayerConfig(TypedDict, total=False):
@@ -989,6 +990,11 @@ class Moe(Module):
     `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
     dropped as by one rank that has all tokens.
 
+    Ranks of tensor parallelism (`tensor_parallel_size`) have the same tokens and choices, and parts of each expert: rows of
+    W1 and columns of W2. Their results are parts of a sum over these ranks, which one all-reduce of the output makes, and one
+    of the gradient of the input; another one sums the gradients of weights of experts, 4 bytes a choice. The router and
+    the second biases are whole on each rank, and their gradients the same. Sizes that the ranks do not divide are refused.
+
     Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     capability 9.0.
 
@@ -1020,6 +1026,7 @@ class Moe(Module):
     - seed: Seed of the initial weights.
     - expert_parallel_size: Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has `num_experts` divided by their number, and tokens of its own.
     - capacity_factor: An expert takes at most `ceil(capacity_factor * top_k * T / num_experts)` choices, computed in double, of the T tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are dropped. 0 (default): none is.
+    - tensor_parallel_size: Ranks that divide each expert and the shared MLP, as they divide an MLP (`NVTEXParallelConfig`): 1 (default): none; 0: those of NVTEX_GRID_TP; or the number of these. They have the same tokens, or, in a layer of a Transformer with `mlp.parallel.sequence_parallel`, parts of them; each has the router.
     """
 
     _config = _abi.NVTEXMoeConfig
@@ -1056,6 +1063,7 @@ class Moe(Module):
         seed: int | None = None,
         expert_parallel_size: int | None = None,
         capacity_factor: float | None = None,
+        tensor_parallel_size: int | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -1085,6 +1093,7 @@ class Moe(Module):
             "seed": seed,
             "expert_parallel_size": expert_parallel_size,
             "capacity_factor": capacity_factor,
+            "tensor_parallel_size": tensor_parallel_size,
         })
 
 

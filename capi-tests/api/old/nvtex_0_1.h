@@ -355,7 +355,8 @@ typedef struct NVTEXMoeConfig_0_1 {
   uint64_t seed;
   size_t expert_parallel_size;
   float capacity_factor;
-  uint64_t reserved[3];
+  size_t tensor_parallel_size;
+  uint64_t reserved[2];
 } NVTEXMoeConfig_0_1;
 
 typedef struct NVTEXTransformerLayerConfig_0_1 {

@@ -248,6 +248,31 @@ typedef struct NVTEXPartitionArgs {
 } NVTEXPartitionArgs;
 
 /**
+ * How many tokens some chunks of packed sequences have, and where these begin in a tensor that has parts of the sequences.
+ * Sequence s has room for `starts[s + 1] - starts[s]` tokens, which are cut into `chunks` chunks of c, and has
+ * `cu[s + 1] - cu[s]` tokens. Those of the chunks in both ranges are counted, running sums are written to `lengths`, and
+ * `starts[s] / divisor + skipped c` to `firsts`; its last element is `starts[sequences] / divisor`.
+ */
+typedef struct NVTEXChunkLengthsArgs {
+  /**
+   * `[sequences + 1]`, as the other arrays.
+   */
+  const int32_t *cu;
+  const int32_t *starts;
+  int32_t *lengths;
+  int32_t *firsts;
+  size_t sequences;
+  size_t chunks;
+  /**
+   * The first chunk of a range, and the one behind the last.
+   */
+  size_t range[2];
+  size_t other_range[2];
+  size_t divisor;
+  size_t skipped;
+} NVTEXChunkLengthsArgs;
+
+/**
  * `state = {seed, offset}`, of which each is a value, or a value added to one on the device.
  */
 typedef struct NVTEXSeedArgs {

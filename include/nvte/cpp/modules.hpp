@@ -183,6 +183,11 @@ using TransformerLayer =
  * `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
  * dropped as by one rank that has all tokens.
  *
+ * Ranks of tensor parallelism (`tensor_parallel_size`) have the same tokens and choices, and parts of each expert: rows of
+ * W1 and columns of W2. Their results are parts of a sum over these ranks, which one all-reduce of the output makes, and one
+ * of the gradient of the input; another one sums the gradients of weights of experts, 4 bytes a choice. The router and
+ * the second biases are whole on each rank, and their gradients the same. Sizes that the ranks do not divide are refused.
+ *
  * Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
  * capability 9.0.
  */

@@ -231,6 +231,31 @@ operator! {
     partition(PartitionArgs) version 1 minor 0; |a|
 }
 
+/// How many tokens some chunks of packed sequences have, and where these begin in a tensor that has parts of the sequences.
+/// Sequence s has room for `starts[s + 1] - starts[s]` tokens, which are cut into `chunks` chunks of c, and has
+/// `cu[s + 1] - cu[s]` tokens. Those of the chunks in both ranges are counted, running sums are written to `lengths`, and
+/// `starts[s] / divisor + skipped c` to `firsts`; its last element is `starts[sequences] / divisor`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkLengthsArgs {
+    /// `[sequences + 1]`, as the other arrays.
+    pub cu: *const i32,
+    pub starts: *const i32,
+    pub lengths: *mut i32,
+    pub firsts: *mut i32,
+    pub sequences: usize,
+    pub chunks: usize,
+    /// The first chunk of a range, and the one behind the last.
+    pub range: [usize; 2],
+    pub other_range: [usize; 2],
+    pub divisor: usize,
+    pub skipped: usize,
+}
+
+operator! {
+    chunk_lengths(ChunkLengthsArgs) version 1 minor 0; |a|
+}
+
 /// `state = {seed, offset}`, of which each is a value, or a value added to one on the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -1047,10 +1047,10 @@ impl NVTEXTransformerLayerConfig {
     /// Experts in place of an MLP.
     fn experts(&self, mut experts: NVTEXMoeConfig, mlp: MlpConfig) -> Result<BranchConfig> {
         let MlpConfig { norm, fc1, checkpoint, .. } = mlp;
-        if fc1.spread.sequence {
-            let expected = "false (ranks that share rows do not share experts)";
-            let name = "config.mlp.parallel.sequence_parallel";
-            return Err(Error::unsupported(Error::argument(name, expected, "true").message));
+        if fc1.spread.sequence && fc1.spread.size != 1 && experts.tensor_parallel_size == 1 {
+            let expected = "0, the ranks that share rows (config.mlp.parallel.sequence_parallel)";
+            let name = "config.experts.tensor_parallel_size";
+            return Err(Error::unsupported(Error::argument(name, expected, 1).message));
         }
         if checkpoint {
             let expected = "false (experts compute nothing again)";
@@ -1073,6 +1073,6 @@ impl NVTEXTransformerLayerConfig {
         }
         experts.dtype = MaybeUninit::new(fc1.dtype);
         experts.seed = experts.seed.wrapping_add(splitmix(self.mlp.seed.wrapping_add(8)));
-        Ok(BranchConfig::Experts(norm, Box::new(experts.layer("config.experts")?)))
+        Ok(BranchConfig::Experts(norm, Box::new(experts.layer("config.experts", &fc1.spread)?)))
     }
 }

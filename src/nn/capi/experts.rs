@@ -81,8 +81,12 @@ pub struct NVTEXMoeConfig {
     /// tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are
     /// dropped. 0 (default): none is.
     pub capacity_factor: f32,
+    /// Ranks that divide each expert and the shared MLP, as they divide an MLP (`NVTEXParallelConfig`): 1 (default): none;
+    /// 0: those of NVTEX_GRID_TP; or the number of these. They have the same tokens, or, in a layer of a Transformer with
+    /// `mlp.parallel.sequence_parallel`, parts of them; each has the router.
+    pub tensor_parallel_size: usize,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 config!(NVTEXMoeConfig {
@@ -113,6 +117,7 @@ config!(NVTEXMoeConfig {
     seed,
     expert_parallel_size,
     capacity_factor,
+    tensor_parallel_size,
     reserved,
 });
 
@@ -147,7 +152,8 @@ impl Default for NVTEXMoeConfig {
             seed: 0,
             expert_parallel_size: 1,
             capacity_factor: 0.0,
-            reserved: [0; 3],
+            tensor_parallel_size: 1,
+            reserved: [0; 2],
         }
     }
 }
@@ -209,7 +215,13 @@ impl NVTEXMoeConfig {
     }
 
     /// The layers of an MLP with `ffn` elements, whose initial values begin at a place among the module's seeds.
-    fn layers(&self, field: &str, ffn: usize, gated: bool, first: u64) -> Result<[DenseConfig; 2]> {
+    fn layers(
+        &self,
+        (field, ffn): (&str, usize),
+        spread: Spread,
+        gated: bool,
+        first: u64,
+    ) -> Result<[DenseConfig; 2]> {
         if ffn == 0 || ffn > 1 << 30 {
             return Err(Error::argument(format!("config.{field}"), "1 to 2^30", ffn));
         }
@@ -225,15 +237,21 @@ impl NVTEXMoeConfig {
         let outputs = if gated { 2 * ffn } else { ffn };
         let fc1 = linear(self.hidden_size, outputs, self.init_std, 0);
         let fc2 = linear(ffn, self.hidden_size, self.output_init_std, 1);
+        let of_config = |linear: &NVTEXLinearConfig, names, side, blocks| -> Result<DenseConfig> {
+            Ok(DenseConfig { names, side, blocks, spread, ..dense_config("config", linear)? })
+        };
+        let blocks = if gated { 2 } else { 1 };
         Ok([
-            DenseConfig { names: ["fc1_weight", "fc1_bias"], ..dense_config("config", &fc1)? },
-            DenseConfig { names: ["fc2_weight", "fc2_bias"], ..dense_config("config", &fc2)? },
+            of_config(&fc1, ["fc1_weight", "fc1_bias"], Side::Column, blocks)?,
+            of_config(&fc2, ["fc2_weight", "fc2_bias"], Side::Row, 1)?,
         ])
     }
 
-    /// Checks the config, which has a name in errors.
-    pub(super) fn layer(&self, name: &'static str) -> Result<MoeConfig> {
-        self.checked(name).map_err(|error| match name {
+    /// Checks the config, which has a name in errors. In a layer of a Transformer ranks may share rows, too, and scale their
+    /// own parts of tensors, as `layer` says.
+    pub(super) fn layer(&self, name: &'static str, layer: &Spread) -> Result<MoeConfig> {
+        let size = self.tensor_parallel_size;
+        self.checked(name, Spread { name, size, ..*layer }).map_err(|error| match name {
             "config" => error,
             name => {
                 let message = error.message.replacen("config.", &format!("{name}."), 1);
@@ -242,7 +260,7 @@ impl NVTEXMoeConfig {
         })
     }
 
-    fn checked(&self, name: &'static str) -> Result<MoeConfig> {
+    fn checked(&self, name: &'static str, spread: Spread) -> Result<MoeConfig> {
         zeros("config", &self.reserved)?;
         let hidden = self.hidden_size;
         if hidden == 0 || hidden > 1 << 30 {
@@ -280,10 +298,11 @@ impl NVTEXMoeConfig {
             ..NVTEXLinearConfig::default()
         };
         let rule = self.rule()?;
-        let [fc1, fc2] = self.layers("ffn_hidden_size", self.ffn_hidden_size, gated, 0)?;
+        let ffn = ("ffn_hidden_size", self.ffn_hidden_size);
+        let [fc1, fc2] = self.layers(ffn, spread, gated, 0)?;
         let shared = match self.shared_ffn_hidden_size {
             0 => None,
-            ffn => Some(self.layers("shared_ffn_hidden_size", ffn, gated, 2)?),
+            ffn => Some(self.layers(("shared_ffn_hidden_size", ffn), spread, gated, 2)?),
         };
         Ok(MoeConfig {
             hidden,
@@ -299,6 +318,7 @@ impl NVTEXMoeConfig {
             fc2,
             shared,
             ranks: self.expert_parallel_size,
+            spread,
             capacity_factor: self.capacity_factor,
             name,
         })
@@ -313,7 +333,7 @@ impl ModuleConfig for NVTEXMoeConfig {
     }
 
     fn build(&self) -> Result<Build> {
-        let layer = self.layer("config")?;
+        let layer = self.layer("config", &Spread::ALONE)?;
         Ok(Box::new(move |run, name| Ok(Box::new(Moe::new(run, name, &layer)?))))
     }
 }
@@ -371,6 +391,11 @@ pub unsafe extern "C-unwind" fn nvtex_moe_config_init(
 /// travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
 /// `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
 /// dropped as by one rank that has all tokens.
+///
+/// Ranks of tensor parallelism (`tensor_parallel_size`) have the same tokens and choices, and parts of each expert: rows of
+/// W1 and columns of W2. Their results are parts of a sum over these ranks, which one all-reduce of the output makes, and one
+/// of the gradient of the input; another one sums the gradients of weights of experts, 4 bytes a choice. The router and
+/// the second biases are whole on each rank, and their gradients the same. Sizes that the ranks do not divide are refused.
 ///
 /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
 /// capability 9.0.

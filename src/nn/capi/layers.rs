@@ -74,10 +74,12 @@ pub enum NVTEXContextParallelKind {
     /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
     /// masks, packed tokens and dropout, which drops the same elements as on one rank.
     NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
-    /// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
+    /// A rank gets the keys and values that its queries see. No dropout; masks with padding only of packed tokens, which
+    /// have a causal mask, or neither a mask nor a window, and of which a rank gets all keys and values.
     NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
     /// A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
-    /// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+    /// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, which it is if there is a window to the left: what that leaves comes at
+    /// once. No window to the right alone.
     NVTEX_CONTEXT_PARALLEL_RING = 3,
 }
 
@@ -417,7 +419,8 @@ pub struct NVTEXTransformerLayerConfig {
     /// Experts in place of the MLP, as for `nvtex_moe_create`, or null (default). Of `mlp` the layer then has the norm, sizes,
     /// dtype, bias of the attention, deviations of the attention, and seed. A `hidden_size` or `ffn_hidden_size` of 0 of the
     /// experts is that of `mlp`, Float32 is its dtype, and their seeds differ from layer to layer as `mlp.seed` does. Ranks
-    /// that share the weights of the attention (but not its rows) have the experts each for itself.
+    /// that share the weights of the attention have the experts each for itself, unless `experts.tensor_parallel_size` says
+    /// that they divide them; so they do where they share rows.
     pub experts: *const NVTEXMoeConfig,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 3],

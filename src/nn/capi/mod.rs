@@ -242,7 +242,7 @@ pub struct Tape {
 /// The pieces of a parameter. What all ranks have alike counts on the first.
 fn pieces(context: &Context, shard: &Shard) -> Arc<[NVTEXParameterPiece]> {
     let first = context.group(NVTEX_GRID_TP).is_none_or(|ranks| ranks.rank() == 0);
-    let counts = MaybeUninit::new(first || !shard.is_all());
+    let counts = MaybeUninit::new(first || shard.is_over(NVTEX_GRID_TP));
     let piece = |&Piece { whole, part, length }: &Piece| NVTEXParameterPiece {
         whole,
         part,

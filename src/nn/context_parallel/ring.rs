@@ -11,17 +11,10 @@ pub(super) fn check(
     config: &AttentionConfig,
 ) -> std::result::Result<(), (&'static str, &'static str, String)> {
     let [left, right] = config.window;
-    if left >= 0 {
-        let expected = "-1 (a ring has no windows; an all-gather and an all-to-all have them)";
-        return Err(("window_size_left", expected, left.to_string()));
-    }
-    if right > 0 || right == 0 && config.mask == NVTE_NO_MASK {
-        let expected = "-1 (a ring has no windows; an all-gather and an all-to-all have them)";
+    let causal = !matches!(config.mask, NVTE_NO_MASK | NVTE_PADDING_MASK);
+    if left < 0 && right >= 0 && !causal {
+        let expected = "-1 (a ring has a window to the right only beside one to the left)";
         return Err(("window_size_right", expected, right.to_string()));
-    }
-    if config.softmax != NVTE_VANILLA_SOFTMAX {
-        let expected = "NVTE_VANILLA_SOFTMAX (a ring has no offsets of the softmax; an all-gather and an all-to-all have them)";
-        return Err(("softmax_type", expected, format!("{:?}", config.softmax)));
     }
     Ok(())
 }
@@ -37,9 +30,24 @@ struct Work {
     keys: Range<usize>,
 }
 
+/// The offset of the softmax is a score of each row. It counts in the first step, which has keys for all rows.
+pub(super) fn in_step<'a>(
+    step: usize,
+    op: &Attention,
+    inputs: Inputs<'a>,
+) -> (Attention, Inputs<'a>) {
+    match step {
+        0 => (*op, inputs),
+        _ => {
+            let op = Attention { softmax: NVTE_VANILLA_SOFTMAX, ..*op };
+            (op, Inputs { softmax_offset: None, ..inputs })
+        }
+    }
+}
+
 impl SequenceRanks {
     /// The rank that is `steps` before this one, and that `steps` behind it.
-    fn around(&self, steps: usize) -> [usize; 2] {
+    pub(super) fn around(&self, steps: usize) -> [usize; 2] {
         [(self.rank + self.size - steps) % self.size, (self.rank + steps) % self.size]
     }
 
@@ -77,7 +85,7 @@ impl SequenceRanks {
         let block = run.scratch(bytes(like.shape.numel(), dtype))?;
         let tensor = plain(block.buffer(0, dtype, like.shape.dims()));
         let rows = Rows::new(&tensor.rowwise, rows.outer, rows.length);
-        Ok(Whole { rows, tensor, _block: block })
+        Ok(Whole { rows, tensor, first: 0, _block: block })
     }
 
     /// The keys and values of the rank `steps` before this one; this rank's go to the one as far behind.
@@ -144,6 +152,7 @@ impl SequenceRanks {
                     let logs = run.scratch(4 * shape.numel())?;
                     let logs = plain(logs.buffer(0, kNVTEFloat32, shape.dims()));
                     let inputs = Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs };
+                    let (part, inputs) = in_step(step, &part, inputs);
                     ops::attention_forward_to(run, &part, inputs, None, &one, &logs)?;
                     let all = piece(stats, shape.dims(), 2 * outer + which);
                     let of = [&sum, &all, &one, &logs].map(|t| &t.rowwise);
@@ -177,6 +186,7 @@ impl SequenceRanks {
         };
         let dq = zeros(tensors.dq, &q)?;
         let own = [zeros(tensors.dk, &k)?, zeros(tensors.dv, &v)?];
+        let offsets = OffsetGradient::new(run, tensors.doffset)?;
         for step in 0..self.size {
             let [owner, reader] = self.around(step);
             let pair = match step {
@@ -205,17 +215,23 @@ impl SequenceRanks {
                     let [of_q, of_k, of_v] = [scratch(&q)?, scratch(&k)?, scratch(&v)?];
                     let stats =
                         piece(tensors.stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
+                    let inputs = Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs };
+                    let (part, inputs) = in_step(step, &part, inputs);
                     let own_tensors = Backward {
-                        inputs: Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs },
+                        inputs,
                         o: &o,
                         d_o: &d_o,
                         stats: &stats,
                         dq: &of_q.0,
                         dk: &of_k.0,
                         dv: &of_v.0,
+                        doffset: offsets.part().filter(|_| step == 0),
                         ..*tensors
                     };
                     ops::attention_backward(run, &part, &own_tensors)?;
+                    if step == 0 {
+                        offsets.add(run)?;
+                    }
                     let grads =
                         [(&dq, &of_q, &chunk), (&sums[0], &of_k, &keys), (&sums[1], &of_v, &keys)];
                     for (sums, (grad, _), rows) in grads {

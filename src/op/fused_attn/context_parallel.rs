@@ -10,7 +10,7 @@ use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
 
 /// Copies the first (0) or second (1) half of every sequence.
-pub(super) fn read_half(
+pub(crate) fn read_half(
     tensor: &Tensor,
     cu_seqlens: &Tensor,
     half: &Tensor,
@@ -187,7 +187,7 @@ pub(super) fn out_correction(
 }
 
 /// Merges the gradient of a step into the first and the second halves of `grad`.
-pub(super) fn grad_correction(
+pub(crate) fn grad_correction(
     grad: &Tensor,
     grad_per_step: &Tensor,
     cu_seqlens: &Tensor,
@@ -336,6 +336,40 @@ pub(crate) fn merge(
         width: numel / rows,
         dtype: step.dtype,
         first,
+    };
+    backend::run(&args, stream)
+}
+
+/// Some chunks of all sequences, of which each is cut into `of`: those in both ranges, in a tensor that has the part
+/// `1 / divisor` of each sequence, behind `skipped` chunks of it.
+pub(crate) struct Chunks {
+    pub(crate) of: usize,
+    pub(crate) ranges: [[usize; 2]; 2],
+    pub(crate) divisor: usize,
+    pub(crate) skipped: usize,
+}
+
+/// Running sums of the lengths of chunks, and where they begin, from those of whole sequences.
+pub(crate) fn chunk_lengths(
+    [sums, starts]: [&Tensor; 2],
+    [lengths, firsts]: [&Buffer; 2],
+    chunks: &Chunks,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (cu, sequences) = sequences(("cu_seqlens", sums))?;
+    let starts = running_sums(("cu_seqlens_padded", starts), sequences)?;
+    let array = |name, to: &Buffer| check::elements(name, to, sequences + 1, kNVTEInt32);
+    let args = ChunkLengthsArgs {
+        cu,
+        starts,
+        lengths: array("lengths", lengths)?.cast(),
+        firsts: array("firsts", firsts)?.cast(),
+        sequences,
+        chunks: chunks.of,
+        range: chunks.ranges[0],
+        other_range: chunks.ranges[1],
+        divisor: chunks.divisor,
+        skipped: chunks.skipped,
     };
     backend::run(&args, stream)
 }

@@ -11,7 +11,7 @@ mod tile;
 
 pub(crate) use attention::{attention, attention_plan};
 pub(crate) use context_parallel::{
-    grad_correction, half_lse, merge_attention, out_correction, partition,
+    chunk_lengths, grad_correction, half_lse, merge_attention, out_correction, partition,
 };
 pub(crate) use random::seed;
 pub(crate) use rows::{copy_rows, move_rows, reindex_cache};

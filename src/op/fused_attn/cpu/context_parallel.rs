@@ -229,6 +229,38 @@ unsafe fn merge<T: Element>(a: &MergeAttentionArgs) {
     }
 }
 
+/// Lengths of chunks of sequences, and where they begin.
+pub(crate) unsafe extern "C-unwind" fn chunk_lengths(
+    args: *const ChunkLengthsArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    unsafe {
+        let a = &*args;
+        let count = a.sequences + 1;
+        let [cu, starts] = [a.cu, a.starts]
+            .map(|sums| Buf::<i32>::new(sums.cast_mut().cast(), count).slice(0, count));
+        let [lengths, firsts] =
+            [a.lengths, a.firsts].map(|out| Buf::<i32>::new(out.cast(), count).slice_mut(0, count));
+        let (divisor, mut sum) = (a.divisor as i64, 0);
+        for s in 0..a.sequences {
+            let [first, end, begin, stop] =
+                [starts[s], starts[s + 1], cu[s], cu[s + 1]].map(i64::from);
+            let chunk = (end - first) / a.chunks as i64;
+            lengths[s] = sum as i32;
+            firsts[s] = (first / divisor + a.skipped as i64 * chunk) as i32;
+            for [from, to] in
+                [a.range, a.other_range].map(|range| range.map(|at| at as i64 * chunk))
+            {
+                sum += (stop - begin - from).min(to - from).max(0);
+            }
+        }
+        lengths[a.sequences] = sum as i32;
+        firsts[a.sequences] = (i64::from(starts[a.sequences]) / divisor) as i32;
+    }
+    Outcome::OK
+}
+
 /// Tokens of a rank.
 pub(crate) unsafe extern "C-unwind" fn partition(
     args: *const PartitionArgs,
