@@ -37,7 +37,8 @@ static inline size_t host_bytes(void) {
   return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-// Free bytes of the device, by the driver; 0 without one.
+// Free bytes of the device, by the driver; 0 without one. Other processes have a part in it, so
+// that a program that compares them runs alone.
 static inline size_t free_device_bytes(void) {
   int (*info)(size_t *, size_t *) = NULL;
   void *driver = on_cuda() ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
