@@ -99,6 +99,7 @@ int main(int argc, char **argv) {
   const size_t count = libraries(argc, argv, list);
   softmax(list, count);
   // Another library may end the process here.
+  fflush(stdout);
   attention(list, count);
   return test_end();
 }
