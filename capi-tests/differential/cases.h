@@ -27,10 +27,12 @@ typedef struct Recipe {
   Choice choices[MOST_CHOICES];
 } Recipe;
 
-// How near outputs have to be, as NVTEXImplInfo says it.
+// How near outputs have to be, to what is computed in double and to each other, as NVTEXImplInfo
+// says it.
 typedef struct Nearness {
   uint32_t numerics;
   float rtol, atol;
+  bool same_bits;  // of the two outputs
 } Nearness;
 
 typedef struct Case Case;

@@ -10,9 +10,10 @@
 //
 // The cases are those of the conformance kit (nvte/conform_operators.h), and outputs have to be as
 // near to each other as the kit asks of an implementation: what LIB_A computes is taken for the
-// reference. Of each variant one failure is shown. Its sizes are made smaller and its options left
-// out as long as it fails, and it becomes a C program in the folder NVTE_DIFFERENTIAL_OUT (the
-// current one).
+// reference. If A and B are the same library with the same settings, bits have to be equal under a
+// policy with `deterministic=1`. Of each variant one failure is shown. Its sizes are made smaller
+// and its options left out as long as it fails, and it becomes a C program in the folder
+// NVTE_DIFFERENTIAL_OUT (the current one).
 //
 // The calls are made in a child process, so that a crash, a call that does not end, or one after
 // which the device takes no calls any more is a failure among others. With NVTE_DIFFERENTIAL_WRITE
@@ -127,10 +128,17 @@ void release(Result *result) {
   }
 }
 
+// Whether the same library makes each call twice with the same settings. Its bits are then the
+// same.
+bool repeats() {
+  return same_file(g_args.path[0], g_args.path[1]) &&
+         strcmp(g_args.settings[0], g_args.settings[1]) == 0;
+}
+
 Nearness nearness(const std::string &op) {
+  Nearness near = {NVTEX_NUMERICS_BITS, 0, 0, repeats()};
   // Another build may add in another order.
   const bool other = !same_file(g_args.path[0], g_args.path[1]);
-  Nearness near = {NVTEX_NUMERICS_BITS, 0, 0};
   if (other) near.numerics = NVTEX_NUMERICS_ORDER;
   for (const Library &library : g_libraries) {
     if (!library.own) continue;
@@ -366,6 +374,9 @@ void say_finding(const Recipe *recipe, const std::string &what, const std::strin
 void start_libraries() {
   for (int i = 0; i < 2; i++) load(i, g_args.path[i], g_args.settings[i]);
   g_shared->foreign = !g_libraries[1].own;
+  for (const Library &library : g_libraries) {
+    if (repeats()) make_deterministic(library);
+  }
 }
 
 // In a child of its own, which has to load the libraries again. True if it ends by a signal.

@@ -143,6 +143,15 @@ void load(int index, const char *path, const char *settings) {
   for (const std::string &name : names) unsetenv(name.c_str());
 }
 
+// Attention's gradients are added in a fixed order only if that is asked for.
+void make_deterministic(const Library &library) {
+  const auto create = symbol(library, &nvtex_policy_create, "nvtex_policy_create");
+  const auto set = symbol(library, &nvtex_policy_set, "nvtex_policy_set");
+  const NVTEXPolicy policy = create && set ? create(nullptr, "deterministic=1") : nullptr;
+  if (!policy) fail("no policy with deterministic=1");
+  set(policy);
+}
+
 // An operator with the variants that the library knows.
 struct Variant {
   std::string op, name;

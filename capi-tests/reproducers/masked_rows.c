@@ -97,7 +97,9 @@ int main(int argc, char **argv) {
   Library list[2];
   begin(argv);
   const size_t count = libraries(argc, argv, list);
-  attention(list, count);
   softmax(list, count);
+  // Another library may end the process here.
+  fflush(stdout);
+  attention(list, count);
   return test_end();
 }

@@ -37,13 +37,18 @@ static inline size_t host_bytes(void) {
   return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-// Free bytes of the device, by the driver; 0 without one.
+// Free bytes of the device, by the driver; 0 without one. Other processes take of it, too.
 static inline size_t free_device_bytes(void) {
   int (*info)(size_t *, size_t *) = NULL;
   void *driver = on_cuda() ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
   if (driver != NULL) *(void **)&info = dlsym(driver, "cuMemGetInfo_v2");
   size_t available = 0, total = 0;
   return info != NULL && info(&available, &total) == 0 ? available : 0;
+}
+
+// Whether another process may have taken memory: what this one leaks, it leaks again.
+static inline bool may_be_of_others(size_t device) {
+  return free_device_bytes() + DEVICE_SLACK < device;
 }
 
 // Compares what the process holds with what it held after it had warmed up.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tile_cast.cuh"
+#include "common/limits.cuh"
 #include "common/ptx.cuh"
 
 namespace nvte {
@@ -74,6 +75,7 @@ struct RowQueue {
   static constexpr int kAhead = kAhead_;
   static_assert(kPack % kAhead == 0, "a row always has the same slot");
   uint4 slots[kAhead][kInputs][kParts][kThreads];
+  static_assert(sizeof slots <= kSharedAnywhere, "shared memory of a block");
 
   // Input k of row p, zeros unless it is `inside`. Rows are asked for, and taken, one after the
   // other, and cp_async_commit_group() comes after each.

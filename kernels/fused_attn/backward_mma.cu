@@ -14,6 +14,7 @@
 // extra terms stand in for them, whose results are the same.
 
 #include "backward.cuh"
+#include "common/limits.cuh"
 #include "instances_mma.cuh"
 
 namespace nvte {
@@ -152,6 +153,7 @@ struct KeysShape {
   static constexpr uint32_t kTile = kQ * kRow;
   static constexpr uint32_t kStage = 2 * kTile + kQ * sizeof(RowData);
   static constexpr uint32_t kShared = 2 * kKeys * kRow + 2 * kStage;
+  static_assert(kShared <= kSharedAnywhere, "shared memory of a block");
 };
 
 template <class T, int kD, bool kFp8, bool kExtras>
@@ -290,6 +292,7 @@ struct RowsShape {
   static constexpr int kRow = kD * 2;
   static constexpr uint32_t kTile = kN * kRow;
   static constexpr uint32_t kShared = 2 * kM * kRow + 4 * kTile;
+  static_assert(kShared <= kSharedAnywhere, "shared memory of a block");
 };
 
 template <class T, int kD, bool kFp8, bool kExtras>

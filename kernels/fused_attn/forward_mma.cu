@@ -12,6 +12,7 @@
 // Instances: {F16, BF16} x {64, 96, 128, 192, 256} and, with extra terms, x {64, 128, 256}; FP8 x
 // {128, 256}: 18.
 
+#include "common/limits.cuh"
 #include "instances_mma.cuh"
 #include "rows.cuh"
 
@@ -32,6 +33,7 @@ struct Shape {
   static constexpr int kN = kD <= 96 && !kExtras ? 64 : 32;
   static constexpr uint32_t kKeys = kN * kD * 2;  // Bytes of a tile.
   static constexpr uint32_t kShared = kM * kD * 2 + 4 * kKeys;
+  static_assert(kShared <= kSharedAnywhere, "shared memory of a block");
 };
 
 // What a block knows about its head. It is in shared memory, because the products need all

@@ -22,6 +22,7 @@
 // dbias_kernel: 7.
 
 #include "backward.cuh"
+#include "common/limits.cuh"
 
 namespace nvte {
 namespace {
@@ -38,6 +39,7 @@ constexpr int kWeightPitch = kTile + 16;
 constexpr int kStage = 2 * kTile * kPitch;
 static_assert(kStage >= kTile * kWide, "a stage holds 64 rows of 64 elements too");
 constexpr size_t kShared = (2 * kStage + kTile * kWeightPitch) * sizeof(float);
+static_assert(kShared <= kSharedAnywhere, "shared memory of a block");
 
 // Where a thread works. It has rows row(0) to row(7) of a tile and columns across + 16 n of scores,
 // or 4 across to 4 across + 3 of 64 columns of a result. A warp has 16 rows.

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <new>
 
 #include "common/capture.cuh"
 #include "common/launch.cuh"
+#include "common/limits.cuh"
 #include "common/ptx.cuh"
 #include "nvte/backend/grouped_gemm.h"
 #include "nvte/backend/nvtex.h"
@@ -209,6 +211,18 @@ cudaError_t have_context(int ordinal) {
   return cudaSuccess;
 }
 
+#if defined(NVTE_ASSUMED_ARCH)
+// What the device is taken for: the architecture of the code, or a later one that runs it too.
+int assumed_arch() {
+  static const int arch = [] {
+    const char *later = std::getenv("NVTE_ASSUME_ARCH");
+    const int wanted = later == nullptr ? 0 : std::atoi(later);
+    return wanted > NVTE_ASSUMED_ARCH ? wanted : NVTE_ASSUMED_ARCH;
+  }();
+  return arch;
+}
+#endif
+
 }  // namespace
 
 cudaError_t allow_shared(const void *kernel, size_t bytes) {
@@ -222,11 +236,10 @@ cudaError_t allow_shared(const void *kernel, size_t bytes) {
   const int wanted = static_cast<int>(bytes > kUnasked ? bytes : kUnasked + 16);
   if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
 #if defined(NVTE_ASSUMED_ARCH)
-  // What a block of the assumed architecture may have, which may be less than here.
-  constexpr size_t kMost = NVTE_ASSUMED_ARCH == 80   ? 163 * 1024
-                           : NVTE_ASSUMED_ARCH == 90 ? 227 * 1024
-                                                     : 99 * 1024;
-  if (now.sharedSizeBytes + bytes > kMost) return cudaErrorInvalidConfiguration;
+  // A block of the assumed architecture may have less than here.
+  if (now.sharedSizeBytes + bytes > most_shared(assumed_arch())) {
+    return cudaErrorInvalidConfiguration;
+  }
 #endif
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
@@ -251,8 +264,8 @@ cudaError_t current_device(Device *device) {
       return error;
     }
 #if defined(NVTE_ASSUMED_ARCH)
-    major = NVTE_ASSUMED_ARCH / 10;
-    minor = NVTE_ASSUMED_ARCH % 10;
+    major = assumed_arch() / 10;
+    minor = assumed_arch() % 10;
 #endif
     packed = sms * 1000 + major * 10 + minor;
     g_devices[ordinal].store(packed, std::memory_order_relaxed);

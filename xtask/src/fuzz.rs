@@ -57,6 +57,10 @@ pub struct Args {
     /// With --differential: another library with the same ABI, in the place of this one on the backend
     #[arg(long, requires = "differential")]
     against: Option<PathBuf>,
+    /// With --differential: each call twice on the backend, under a policy with `deterministic=1`, whose bits have to be
+    /// the same
+    #[arg(long, requires = "differential", conflicts_with = "against")]
+    twice: bool,
     /// With --differential: only this operator or variant
     #[arg(long, requires = "differential")]
     operator: Option<String>,
@@ -141,6 +145,7 @@ pub fn in_tests(tree: &Tree, prefix: &Path, seconds: u64) -> Result<bool> {
         differential: false,
         coverage: None,
         against: None,
+        twice: false,
         operator: None,
     };
     search(tree, &programs(tree, prefix)?, &args)

@@ -95,7 +95,9 @@ impl Sanitizer {
         cargo.args(arguments).args(["--package", "nvte", "--target", &self.host]);
         cargo.arg("--target-dir").arg(&self.folder).env("RUSTC_BOOTSTRAP", "1");
         cargo.env("RUSTFLAGS", format!("-Zsanitizer={}", self.name)).env("NVTE_CPU_ONLY", "1");
-        cargo.env("CXXFLAGS", format!("-fsanitize={}", self.name));
+        // A trap needs no runtime, which would be that of another compiler.
+        let undefined = "-fsanitize=undefined -fsanitize-undefined-trap-on-error";
+        cargo.env("CXXFLAGS", format!("-fsanitize={} {undefined}", self.name));
         cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_INCREMENTAL", "0");
         cargo
     }

@@ -31,9 +31,10 @@ pub struct Args {
     #[arg(long, value_enum)]
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
-    /// wrong arguments under valgrind beside AddressSanitizer, the library's own code under AddressSanitizer, threads
-    /// under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20, libnvte.a in a program, the
-    /// library as wheels have it, and with JAX, LibTorch, candle, ONNX Runtime and Conan, which are fetched
+    /// wrong arguments under valgrind beside AddressSanitizer, all C and C++ under UBSan, the library's own code under
+    /// AddressSanitizer, threads under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20,
+    /// libnvte.a in a program, the library as wheels have it, and with JAX, LibTorch, candle, ONNX Runtime and Conan,
+    /// which are fetched
     #[arg(long)]
     full: bool,
 }
@@ -66,6 +67,9 @@ enum Step {
     Wheel,
     /// Wrong arguments under AddressSanitizer, or under valgrind where the compiler lacks it
     Memory,
+    /// The C and C++ tests, with what they use of the headers, and libtransformer_engine.so under UBSan; only if it is
+    /// named, or with --full
+    Undefined,
     /// The library itself compiled for AddressSanitizer, with checks of overflows: its tests in Rust, and C programs;
     /// only if it is named, or with --full
     Address,
@@ -118,7 +122,10 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
     let mut prefix = None;
     for step in Step::value_variants() {
         let named = args.only.contains(step);
-        let rare = matches!(step, Step::Address | Step::Threads | Step::Kernels | Step::Static);
+        let rare = matches!(
+            step,
+            Step::Undefined | Step::Address | Step::Threads | Step::Kernels | Step::Static
+        );
         if !named && (!args.only.is_empty() || (rare && !args.full)) {
             continue;
         }
@@ -154,6 +161,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                     .and_then(|p| wheel::test(tree, &p, args.full, &mut report)),
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
+                Step::Undefined => {
+                    installed(tree, &mut prefix).and_then(|p| undefined(tree, &p, &mut report))
+                }
                 Step::Address => sanitized::memory(tree, &mut report),
                 Step::Threads => sanitized::threads(tree, &mut report),
                 Step::Kernels => {
@@ -391,9 +401,9 @@ fn memory(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result
     let skip = |report: &mut Report, tool, reason: &str| {
         report.add(format!("wrong arguments under {tool}"), Outcome::Skip(reason.to_owned()));
     };
-    let asan = has_asan(tree)?;
+    let asan = has_sanitizers(tree, "address,undefined")?;
     if asan {
-        let options = ["-DNVTE_ASAN=ON"];
+        let options = ["-DNVTE_SANITIZE=address,undefined"];
         let dir = capi::build(tree, &source, "capi-tests-asan", prefix, &options, &programs)?;
         wrong_arguments(tree, "AddressSanitizer", &dir, &[], report)?;
     } else {
@@ -460,16 +470,39 @@ fn wrong_arguments(
     Ok(())
 }
 
-fn has_asan(tree: &Tree) -> Result<bool> {
-    let source = tree.target.join("asan.c");
-    fs::write(&source, "int main(void) { return 0; }\n").context("asan.c")?;
+/// Of the programs that take long, one of so many cases runs under UBSan.
+const EVERY_UNDEFINED: u32 = 20;
+
+fn undefined(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+    if !has_sanitizers(tree, "undefined")? {
+        let reason = "the C compiler links no program with -fsanitize=undefined".to_owned();
+        report.add("C and C++ under UBSan", Outcome::Skip(reason));
+        return Ok(());
+    }
+    let folder = tree.target.join("undefined prefix");
+    empty_dir(&folder)?;
+    copy_dir(prefix, &folder)?;
+    let flags = ["-fsanitize=undefined", "-fno-sanitize-recover=undefined"].map(String::from);
+    drop_in::build(tree, &folder.join("lib"), install::SONAME, &flags)?;
+    let clients = drop_in::clients(tree, &folder, "drop_in_undefined")?;
+    capi::ctest(tree, &clients, report)?;
+    let every = format!("-DNVTE_TEST_EVERY={EVERY_UNDEFINED}");
+    let options = ["-DNVTE_SANITIZE=undefined", &every];
+    let source = tree.root.join("capi-tests");
+    let dir = capi::build(tree, &source, "capi-tests-undefined", &folder, &options, &[])?;
+    capi::ctest(tree, &dir, report)
+}
+
+fn has_sanitizers(tree: &Tree, names: &str) -> Result<bool> {
+    let source = tree.target.join("sanitized.c");
+    fs::write(&source, "int main(void) { return 0; }\n").context("sanitized.c")?;
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
     let mut compile = tree.command(&compiler);
     compile
-        .arg("-fsanitize=address,undefined")
+        .arg(format!("-fsanitize={names}"))
         .arg(&source)
         .arg("-o")
-        .arg(tree.target.join("asan"));
+        .arg(tree.target.join("sanitized"));
     let output = compile.output().with_context(|| compiler)?;
     Ok(output.status.success())
 }

@@ -48,7 +48,8 @@ pub fn run(tree: &Tree, args: &Args, bundled: bool) -> Result<ExitCode> {
     let library = prefix.join("lib/libnvte.so.0");
     let backend = args.backend.to_possible_value().expect("none is hidden");
     let backend = backend.get_name();
-    let first = if args.against.is_some() { backend } else { Backend::CPU_NAME };
+    let same = args.twice || args.against.is_some();
+    let first = if same { backend } else { Backend::CPU_NAME };
     let second = args.against.as_deref().unwrap_or(&library);
     let sides = [(library.as_path(), first), (second, backend)];
     let mut command = command(tree, &program, sides, args.seed, args.seconds);
@@ -64,8 +65,8 @@ pub fn run(tree: &Tree, args: &Args, bundled: bool) -> Result<ExitCode> {
     })
 }
 
-/// Equal libraries agree. One whose cast of a single element is wrong is found, its call is made small, and the C
-/// program that is written fails with it and passes without it.
+/// A library gives the same bits again, and one that does not is found. One whose cast of a single element is wrong is
+/// found, its call is made small, and the C program that is written fails with it and passes without it.
 pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let program = program(tree, prefix, "differential")?;
     let library = prefix.join("lib/libnvte.so.0");
@@ -73,17 +74,21 @@ pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     empty_dir(&out)?;
     let plugin = plugins::faulty(tree, prefix)?;
     let seeded = format!("NVTE_OP_PLUGINS={}", plugin.display());
-    let fault = "NVTE_OP_PLUGIN_FAULTY_FAULT=wrong";
-    let equal = [(library.as_path(), "cpu"), (library.as_path(), "cpu")];
-    let output = process::capture(
-        "equal libraries",
-        command(tree, &program, equal, 1, 5).env("NVTE_DIFFERENTIAL_OUT", &out),
-    )?;
-    if !output.success {
-        eprint!("{}", output.text);
+    let with = |fault: &str| format!("cpu,{seeded},NVTE_OP_PLUGIN_FAULTY_FAULT={fault}");
+    let twice = |settings: &str, only: &str| {
+        let sides = [(library.as_path(), settings); 2];
+        let mut search = command(tree, &program, sides, 1, 5);
+        process::capture("calls made twice", search.arg(only).env("NVTE_DIFFERENTIAL_OUT", &out))
+    };
+    let (same, random) = (twice("cpu", "all")?, twice(&with("random"), "quantize.cast")?);
+    if !same.success || random.success {
+        eprint!("{}{}", same.text, random.text);
     }
-    report.check("equal libraries do not differ", output.success);
-    let settings = format!("cpu,{seeded},{fault}");
+    report.check("each operator gives the same bits again", same.success);
+    let found = random.text.contains("FINDING quantize.cast");
+    report.check("other bits the second time are found", found);
+    empty_dir(&out)?;
+    let settings = with("wrong");
     let wrong = [(library.as_path(), "cpu"), (library.as_path(), settings.as_str())];
     let mut search = command(tree, &program, wrong, 1, 10);
     search.arg("quantize.cast").env("NVTE_DIFFERENTIAL_OUT", &out);
