@@ -529,7 +529,7 @@ static inline void *mixed_values(NVTEDType dtype, size_t n, bool specials) {
 static inline NVTEShape shape_of(const size_t *dims, size_t ndim) {
   NVTEShape shape;
   memset(&shape, 0, sizeof shape);
-  memcpy(shape.data, dims, ndim * sizeof *dims);
+  if (ndim > 0) memcpy(shape.data, dims, ndim * sizeof *dims);
   shape.ndim = ndim;
   return shape;
 }
