@@ -46,7 +46,7 @@ struct Consumer {
   // What dropout keeps of a warp's 16 keys and the queries.
   __device__ __forceinline__ uint32_t draw(int head, int m0) const {
     if constexpr (!kDropout) return ~0u;
-    return KeptScores<true>(rare.dropout.after(static_cast<unsigned>(head)))(
+    return KeptScores<true>(a.mask.of_head(a, rare.sequence, head))(
         m0, work.n0 + group * 64 + warp * 16);
   }
   // K q^T of this warpgroup's keys, or V do^T.

@@ -57,8 +57,7 @@ struct Consumer {
   // What dropout keeps of a warp's 16 keys and the queries.
   __device__ __forceinline__ uint32_t draw(int head, int m0) const {
     if (!kExtras || a.dropout == 0.0f) return ~0u;
-    return KeptScores<true>(rare.dropout.after(static_cast<unsigned>(head)))(m0,
-                                                                             work.n0 + warp * 16);
+    return KeptScores<true>(a.mask.of_head(a, rare.sequence, head))(m0, work.n0 + warp * 16);
   }
   // Scores: keys queries^T over kD elements.
   template <int kD>

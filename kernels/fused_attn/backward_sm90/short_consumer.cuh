@@ -42,7 +42,7 @@ struct Consumer {
 
   // What dropout keeps of a warp's 16 keys and the queries.
   __device__ __forceinline__ void draw(uint32_t (&kept)[kWords], int head, int m0) const {
-    const HeadDropout of_head = rare.dropout.after(static_cast<unsigned>(head));
+    const HeadDropout of_head = a.mask.of_head(a, rare.sequence, head);
     const int c = work.n0 + group * 64 + warp * 16;
 #pragma unroll
     for (int i = 0; i < kM / 64; ++i) kept[i] = KeptScores<true>(of_head)(m0 + i * 64, c);

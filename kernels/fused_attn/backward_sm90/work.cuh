@@ -51,7 +51,6 @@ struct Work {
   int shared;              // Number of a block of keys that has others at work on it, or -1.
   int part;                // The number of this block among them.
   int base;                // The first row of the sequence within a head.
-  HeadDropout dropout;     // Of the sequence's first head.
 
   __device__ __forceinline__ Work(const Problem &a, int index) : band(a, 0, 0) {
     part = 0;
@@ -72,7 +71,6 @@ struct Work {
     if (a.deterministic && a.window_right >= 0) key_block = a.key_blocks - 1 - key_block;
     sequence = unit / key_heads;
     key_head = unit % key_heads;
-    if (a.dropout != 0.0f) dropout = a.mask.of_head(a, sequence, 0);
     lq = length(a.q_side, sequence);
     lk = length(a.kv_side, sequence);
     band = Band(a, lq, lk);
