@@ -80,7 +80,7 @@ inline unsigned dropout_level(float probability) {
 struct HeadDropout {
   uint64_t seed = 0, counter = 0;  // The seed, and the low half of the counter of Philox.
   uint64_t first = 0;              // The high half of the first tile's first call.
-  uint64_t calls = 0;              // Of a head.
+  uint64_t calls = 0;              // Calls of Philox for one head.
   uint32_t across = 0;             // Tiles side by side.
   unsigned level = 0;
 

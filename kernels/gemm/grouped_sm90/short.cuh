@@ -39,7 +39,7 @@ struct ShortRun {
   int row, col;            // The first row and column of the tiles.
   int tiles, step;         // How many tiles, and columns from one to the next.
   int blocks;              // Blocks of the inner dimension.
-  bool shares_cols;        // As in Tile.
+  bool shares_cols;        // Blocks of the cluster share columns.
   bool bulk;
   bool stays;  // The rows are copied for the first tile only.
 };
