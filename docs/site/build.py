@@ -88,7 +88,7 @@ class Builder:
         shutil.copy(SITE / "site.css", self.source / "_static")
 
     def readme(self):
-        """A page for each section of README.md."""
+        """A page for each section of README.md; returns what docs/functions.md says of each header."""
         text = (self.root / "README.md").read_text()
         parts = re.split(r"(?m)^## (.+)$", text)
         for title, body in zip(parts[1::2], parts[2::2]):
@@ -98,8 +98,8 @@ class Builder:
         for title, body in zip(parts[1::2], parts[2::2]):
             body = outside_of_code(body, lambda piece: re.sub(r"(?m)^##(#+) ", r"#\1 ", piece))
             self.put(f"readme-{slug(title)}.md", self.page(f"# {title}\n{body}", self.root))
-        rows = re.findall(r"(?m)^\| (`nvte/.+?) \| (.+) \|$", text)
-        rows = [(names, re.sub(r"\]\((?!\w+:)", "](../", self.links(says, self.root))) for names, says in rows]
+        rows = re.findall(r"(?m)^\| (`nvte/.+?) \| (.+) \|$", (self.root / "docs/functions.md").read_text())
+        rows = [(names, re.sub(r"\]\((?!\w+:)", "](../docs/", self.links(says, self.root / "docs"))) for names, says in rows]
         return {header: says[0].upper() + says[1:] + "." for names, says in rows for header in re.findall(r"`(.+?)`", names)}
 
     def guides(self):
