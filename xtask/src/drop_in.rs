@@ -63,7 +63,7 @@ pub fn output(tree: &Tree, program: &str, options: &[&str], file: &Path) -> Resu
 
 /// Names of the C functions of the ABI, and of its C functions whose names are mangled because their header
 /// is one of C++.
-fn functions(tree: &Tree) -> Result<Vec<String>> {
+pub fn functions(tree: &Tree) -> Result<Vec<String>> {
     const MANGLED: [&str; 3] = [
         "_Z12nvte_permutePvS_S_S_S_S_S_iiiiP11CUstream_st",
         "_Z14nvte_unpermutePvS_S_S_iiiP11CUstream_st",

@@ -1,5 +1,6 @@
 //! Tasks of the repository: `cargo xtask <command>`.
 
+mod abi;
 mod bench;
 mod bindings;
 mod build;

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: all that this machine can test, and a table of it.
 
+use crate::abi;
 use crate::bindings;
 use crate::capi;
 use crate::dependencies;
@@ -47,6 +48,8 @@ enum Step {
     Rust,
     /// Each public header alone, and all in two orders, as C11 and C++17
     Headers,
+    /// Names and versions that the library exports, and the types of its functions by abidiff
+    Abi,
     /// The C and C++ tests against an installed library, on each backend
     Capi,
     /// Programs that find a moved installation through CMake and pkg-config
@@ -136,6 +139,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 Step::Lint => lint(tree, &mut report),
                 Step::Rust => rust(tree, &mut report),
                 Step::Headers => headers::run(tree, &mut report),
+                Step::Abi => {
+                    installed(tree, &mut prefix).and_then(|p| abi::test(tree, &p, &mut report))
+                }
                 Step::Capi => installed(tree, &mut prefix)
                     .and_then(|p| c_tests(tree, &p, args.full, &mut report)),
                 Step::Consumers => {
