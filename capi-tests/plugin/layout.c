@@ -387,6 +387,7 @@ AT(NVTEXGemmArgs, transa, 232);
 AT(NVTEXGemmArgs, transb, 233);
 AT(NVTEXGemmArgs, split_accumulator, 234);
 AT(NVTEXGemmArgs, sm_count, 236);
+AT(NVTEXGemmArgs, aux_slope, 240);
 AT(NVTEXGemmScales, inv, 0);
 AT(NVTEXGemmScales, stride, 8);
 AT(NVTEXGemmScales, mode, 16);
@@ -1046,6 +1047,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1038 fields\n");
+  printf("1039 fields\n");
   return 0;
 }

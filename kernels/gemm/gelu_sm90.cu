@@ -1,6 +1,6 @@
 // Products in BF16 whose epilogue is GELU or its derivative, for compute capability 9.0:
-// D = gelu(B A + bias), which also keeps what GELU was applied to, and D = (B A) gelu'(aux), with
-// the sums of D's columns.
+// D = gelu(B A + bias), which also keeps what GELU was applied to, or its derivative there, and
+// D = (B A) gelu'(aux) or (B A) aux, with the sums of D's columns.
 //
 // A block keeps its multiprocessor and takes tiles of 128 rows by 192 columns, one after the other.
 // A producer copies operands, two consumers multiply 64 rows each and leave the tile, rounded, in
@@ -37,6 +37,7 @@ struct Params {
   CUtensorMap rows, cols;
   const void *bias;  // BF16 [m]; null: none.
   void *aux;         // BF16 [n, m]: read by derivatives, else written.
+  bool slope;        // It has the derivative of GELU, not what that is applied to.
   void *d;           // BF16 [n, m]
   float *sums;       // [n / kRows, m]: sums of each tile's columns; null: not wanted.
   int n, m, k;
@@ -182,15 +183,31 @@ __device__ __forceinline__ float gelu_sigmoid(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(power + 1.0f));
   return s;
 }
+__device__ __forceinline__ float at_least(float x, float least) {
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
+  return x;
+}
+__device__ __forceinline__ float at_most(float x, float most) {
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(most));
+  return x;
+}
 __device__ __forceinline__ float gelu(float x) {
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(-9.9f));
+  x = at_least(x, -9.9f);
   return x * gelu_sigmoid(x);
 }
-__device__ __forceinline__ float gelu_slope(float x) {
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(-9.9f));
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(9.9f));
-  const float s = gelu_sigmoid(x);
+// The derivative at x between -9.9 and 9.9, from s.
+__device__ __forceinline__ float slope_of(float x, float s) {
   return __fmaf_rn(x * __fmaf_rn(0.21406446f, x * x, 1.5957692f), __fmaf_rn(-s, s, s), s);
+}
+__device__ __forceinline__ float gelu_slope(float x) {
+  x = at_most(at_least(x, -9.9f), 9.9f);
+  return slope_of(x, gelu_sigmoid(x));
+}
+__device__ __forceinline__ float gelu(float x, float &slope) {
+  x = at_least(x, -9.9f);
+  const float bounded = at_most(x, 9.9f), s = gelu_sigmoid(bounded);
+  slope = slope_of(bounded, s);
+  return x * s;
 }
 
 __device__ __forceinline__ void prefetch_l2(const void *from, uint32_t bytes) {
@@ -263,9 +280,14 @@ __device__ __forceinline__ void finish(const Params &p, unsigned char *shared, C
           to_float(x[r], input);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
-            f[e] *= gelu_slope(input[e]);
+            f[e] *= p.slope ? input[e] : gelu_slope(input[e]);
             sum[e] += f[e];
           }
+        } else if (p.slope) {
+          float slopes[8];
+#pragma unroll
+          for (int e = 0; e < 8; ++e) f[e] = gelu(f[e], slopes[e]);
+          store(p.aux, place(piece, r), from_float<BF16>(slopes));
         } else {
           store(p.aux, place(piece, r), v[r]);
 #pragma unroll
@@ -411,6 +433,7 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
   Params p = {};
   p.bias = a.epilogue == NVTEX_EPILOGUE_GELU_BIAS ? a.bias : nullptr;
   p.aux = a.aux;
+  p.slope = a.aux_slope;
   p.d = a.d;
   p.sums = sums > 0 ? static_cast<float *>(a.workspace) : nullptr;
   p.n = static_cast<int>(a.n);

@@ -209,6 +209,10 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     let narrow = || done(unsafe { nvte_cuda_narrow_gemm(args, stream) });
     // SAFETY: the arguments are checked.
     let gelu = || done(unsafe { nvte_cuda_gelu_product(args, stream) });
+    // No other kernel knows the derivative of GELU as an operand.
+    if args.aux_slope {
+        return gelu();
+    }
     let cast_product =
         |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
     match args.scales_a.mode {

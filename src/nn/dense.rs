@@ -220,8 +220,8 @@ struct Dx<'a> {
     rows: Rows<'a>,
     /// The layer's input, if it comes from other ranks again.
     input: Option<(&'a OwnRows, &'a Gathered<'a>)>,
-    /// What GELU was applied to before the layer, and where the sums of the gradient's columns go: the gradient
-    /// is that of GELU's input.
+    /// The derivative of GELU, if that was applied before the layer, and where the sums of the gradient's columns go:
+    /// the gradient is that of GELU's input.
     gelu: Option<(&'a Tensor, Option<&'a Tensor>)>,
 }
 
@@ -730,32 +730,32 @@ impl Dense {
         op::gemm::fuses_gelu((behind.inputs, rows, behind.outputs))
     }
 
-    /// `y = gelu(hidden)`, where `hidden = x W^T + b`.
+    /// `y = gelu(x W^T + b)`, with the derivative in `slope`.
     pub fn forward_gelu(
         &mut self,
         run: &Run,
         rows: usize,
         source: &Source,
-        (hidden, y): (&Tensor, &Tensor),
+        (slope, y): (&Tensor, &Tensor),
     ) -> Result<Box<DenseTape>> {
         let active = self.prepare(run)?;
         self.note(run, &active);
         let result = Some((y, None, Rows::Here));
-        self.forward_as(run, active, rows, source, None, result, Some(hidden))
+        self.forward_as(run, active, rows, source, None, result, Some(slope))
     }
 
-    /// As [`Self::backward`], where x was GELU of `input`: `dx` is the gradient of that, and the sums of its
-    /// columns go to `sums`.
+    /// As [`Self::backward`], where x was GELU of something, with the derivative in `slope`: `dx` is the gradient of
+    /// that, and the sums of its columns go to `sums`.
     pub fn backward_gelu(
         &mut self,
         run: &Run,
         tape: &DenseTape,
         dy: &Tensor,
         dx: &Tensor,
-        (input, sums): (&Tensor, Option<&QTensor>),
+        (slope, sums): (&Tensor, Option<&QTensor>),
     ) -> Result<()> {
         let sums = sums.map(|sums| &sums.tensor);
-        let dx = Dx { to: Some(dx), gelu: Some((input, sums)), ..Dx::NONE };
+        let dx = Dx { to: Some(dx), gelu: Some((slope, sums)), ..Dx::NONE };
         self.backward_whole(run, tape, &Grad::Ready(dy), dx)
     }
 
@@ -1096,7 +1096,7 @@ impl Dense {
         };
         let gemm = Gemm {
             bias: gelu.and_then(|(_, sums)| sums),
-            gelu: gelu.map(|(input, _)| input),
+            gelu: gelu.map(|(slope, _)| slope),
             slope: gelu.is_some(),
             split_accumulator: active.split(1),
             ..Gemm::default()

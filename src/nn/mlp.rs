@@ -35,7 +35,7 @@ pub struct MlpTape {
     /// The norm's result, if the caller wanted it.
     z: Option<Tensor>,
     fc1: Box<DenseTape>,
-    /// The input of the activation; none if it is to be computed again.
+    /// The input of the activation, or its derivative there if `active` is set; none if it is to be computed again.
     hidden: Option<QTensor>,
     /// The activation, if it was computed with the product before it: so is its derivative with that behind it.
     active: Option<QTensor>,

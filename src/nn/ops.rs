@@ -544,8 +544,8 @@ pub struct Gemm<'a> {
     pub add: Option<&'a Tensor>,
     /// With `slope`: where the sums of D's columns go.
     pub bias: Option<&'a Tensor>,
-    /// D is GELU of the product, and what it is applied to goes here. With `slope` it is read, and D is the product
-    /// times the derivative.
+    /// D is GELU of the product, and the derivative goes here. With `slope` it is read, and D is the product times
+    /// the derivative.
     pub gelu: Option<&'a Tensor>,
     pub slope: bool,
     pub split_accumulator: bool,
@@ -560,7 +560,7 @@ impl Gemm<'_> {
             d,
             epilogue: Epilogue {
                 bias: ("bias", self.bias.map_or(Buffer::UNSET, |bias| bias.rowwise)),
-                aux: ("pre_gelu_out", self.gelu.map_or(Buffer::UNSET, |x| x.rowwise)),
+                aux: ("gelu_slope", self.gelu.map_or(Buffer::UNSET, |x| x.rowwise)),
                 grad: self.slope,
             },
             workspace: self.workspace(run, a, b, d)?,
@@ -570,6 +570,7 @@ impl Gemm<'_> {
                 alpha: 1.0,
                 beta: ("beta", f32::from(self.accumulate || self.add.is_some())),
                 split_accumulator: ("use_split_accumulator", self.split_accumulator),
+                aux_slope: self.gelu.is_some(),
                 sm_count: ("sm_count", 0),
             },
         };

@@ -149,6 +149,10 @@ typedef struct NVTEXGemmArgs {
    * Multiprocessors to use, 0 for all.
    */
   int sm_count;
+  /**
+   * `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
+   */
+  bool aux_slope;
 } NVTEXGemmArgs;
 
 #endif  /* NVTE_BACKEND_GEMM_H */

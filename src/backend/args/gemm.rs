@@ -144,6 +144,8 @@ pub struct GemmArgs {
     pub split_accumulator: bool,
     /// Multiprocessors to use, 0 for all.
     pub sm_count: c_int,
+    /// `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
+    pub aux_slope: bool,
 }
 
 /// Index of a product among its variants, by the mode of an operand and whether one is FP8.
@@ -158,7 +160,7 @@ pub(super) fn product_variant(mode: NVTEScalingMode, fp8: bool) -> u32 {
 }
 
 operator! {
-    gemm(GemmArgs) version 1 minor 0; |a|
+    gemm(GemmArgs) version 1 minor 1; |a|
     variants product_variant(a.scales_a.mode, a.a_dtype.is_fp8() || a.b_dtype.is_fp8()) =>
         [high_precision, fp8, mxfp8, fp8_blocks, nvfp4];
     dtypes a.a_dtype, a.b_dtype, a.d_dtype, when(a.epilogue.has_bias(), a.bias_dtype),
@@ -175,6 +177,7 @@ operator! {
         SWIZZLED = a.scales_a.swizzled || a.scales_b.swizzled,
         SPLIT_ACCUMULATOR = a.split_accumulator,
         AMAX_D = a.amax_d,
+        AUX_SLOPE = a.aux_slope,
     }
     bytes size(a.m * a.k, a.a_dtype) + size(a.n * a.k, a.b_dtype)
         + (if a.beta == 0.0 { 1 } else { 2 }) * size(a.m * a.n, a.d_dtype)

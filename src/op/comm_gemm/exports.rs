@@ -181,6 +181,7 @@ fn run(
             beta: ("accumulate", f32::from(accumulate)),
             split_accumulator: ("use_split_accumulator", true),
             sm_count: ("math_sm_count", 0),
+            aux_slope: false,
         },
     };
     RankProduct { product, sizes, exchange }.run(&context, stream)

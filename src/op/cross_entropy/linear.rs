@@ -70,6 +70,7 @@ impl Linear<'_> {
                 alpha: 1.0,
                 beta: ("accumulate_grad_weight", beta),
                 split_accumulator: ("use_split_accumulator", true),
+                aux_slope: false,
                 sm_count: ("sm_count", 0),
             },
         };

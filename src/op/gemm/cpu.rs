@@ -82,7 +82,8 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
             bias.write(0, &collect(sums.iter().map(|&sum| (sum * scale as f64) as f32)));
         }
         let scale_d = if d.is_fp8() { load(g.scale_d).unwrap_or(1.0) } else { 1.0 };
-        let finish = Finish { kind: g.epilogue, bias: &bias_row, aux, d, scale_d };
+        let (kind, slope) = (g.epilogue, g.aux_slope);
+        let finish = Finish { kind, bias: &bias_row, aux, slope, d, scale_d };
         // The sums of the columns need all of the results.
         let sums_up = g.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD;
         let mut copy;
@@ -150,6 +151,8 @@ struct Finish<'a> {
     kind: GemmEpilogue,
     bias: &'a [f32],
     aux: Tensor,
+    /// `aux` has the derivative of GELU.
+    slope: bool,
     d: Tensor,
     scale_d: f32,
 }
@@ -163,7 +166,7 @@ impl Finish<'_> {
     unsafe fn part(&self, at: usize, column: usize, part: &mut [f32], x: &mut Vec<f32>) -> u32 {
         let bias = self.bias.get(column..).unwrap_or_default();
         // SAFETY: the caller keeps to the `# Safety` section of this function.
-        unsafe { epilogue(self.kind, part, bias, self.aux, at, x) };
+        unsafe { epilogue(self.kind, part, bias, (self.aux, self.slope), at, x) };
         let mut amax = 0;
         let from: &[f32] = if self.d.is_fp8() {
             amax = part.iter().fold(amax, |amax, &v| amax_bits(v).max(amax));
@@ -516,7 +519,8 @@ impl BlockScales {
     }
 }
 
-/// Turns a row of `v` into what goes to D; `at` is its place in `aux`, `x` is scratch.
+/// Turns a row of `v` into what goes to D; `at` is its place in `aux`, of which `slope` says that it has the
+/// derivative of GELU, `x` is scratch.
 ///
 /// # Safety
 /// If the epilogue uses `aux`, it is valid, and nobody else uses this row of it.
@@ -524,7 +528,7 @@ unsafe fn epilogue(
     epilogue: GemmEpilogue,
     row: &mut [f32],
     bias: &[f32],
-    aux: Tensor,
+    (aux, slope): (Tensor, bool),
     at: usize,
     x: &mut Vec<f32>,
 ) {
@@ -535,14 +539,22 @@ unsafe fn epilogue(
         NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_BGRAD => {}
         NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
-            unsafe { aux.write(at, row) };
+            if slope {
+                resize(x, row.len());
+                gelu_slopes(row, x);
+            }
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            unsafe { aux.write(at, if slope { x } else { row }) };
             gelu(row);
         }
         NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD => {
             resize(x, row.len());
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { aux.read(at, x) };
-            times_dgelu(row, x);
+            match slope {
+                true => row.iter_mut().zip(&*x).for_each(|(v, slope)| *v *= slope),
+                false => times_dgelu(row, x),
+            }
         }
     }
 }
@@ -550,6 +562,12 @@ unsafe fn epilogue(
 vectorized! {
     fn gelu(row: &mut [f32]) {
         row.iter_mut().for_each(|v| *v = SigmoidLinear::GELU.value(*v));
+    }
+}
+
+vectorized! {
+    fn gelu_slopes(row: &[f32], slopes: &mut [f32]) {
+        slopes.iter_mut().zip(row).for_each(|(slope, &x)| *slope = SigmoidLinear::GELU.slope(x));
     }
 }
 
@@ -707,7 +725,7 @@ mod tests {
         let base = memory.as_mut_ptr();
         let d = Tensor { ptr: base.cast(), dtype: NVTEDType::kNVTEBFloat16, numel: 16 };
         let kind = GemmEpilogue::NVTEX_EPILOGUE_NONE;
-        let finish = Finish { kind, bias: &[], aux: d, d, scale_d: 1.0 };
+        let finish = Finish { kind, bias: &[], aux: d, slope: false, d, scale_d: 1.0 };
         // SAFETY: D's elements are the first 32 bytes, the part begins behind them.
         unsafe {
             let part = std::slice::from_raw_parts_mut(base.add(at), len);

@@ -167,6 +167,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             transa: !g.a.transposed,
             transb: g.b.transposed,
             split_accumulator: g.split_accumulator,
+            aux_slope: false,
             sm_count: g.sm_count,
         };
         // SAFETY: the matrices are those of a member, checked against each other above.

@@ -255,6 +255,8 @@ pub(crate) struct Options<'a> {
     pub beta: (&'a str, f32),
     pub split_accumulator: (&'a str, bool),
     pub sm_count: (&'a str, i32),
+    /// The aux tensor of the epilogue has the derivative of GELU in place of its input.
+    pub aux_slope: bool,
 }
 
 /// `D = alpha * op(B) op(A) + beta * C`, with an epilogue.
@@ -426,6 +428,7 @@ impl Product<'_> {
             transa: false,
             transb: false,
             split_accumulator: self.options.split_accumulator.1,
+            aux_slope: self.options.aux_slope,
             sm_count: self.options.sm_count.1,
         })
     }

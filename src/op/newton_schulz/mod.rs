@@ -138,6 +138,7 @@ impl<'a> Iterations<'a> {
                     alpha,
                     beta: ("coefficients", beta),
                     split_accumulator: ("use_split_accumulator", true),
+                    aux_slope: false,
                     sm_count: ("sm_count", 0),
                 },
             };
