@@ -564,6 +564,8 @@ AT(NVTEXNormBackwardArgs, cols, 104);
 AT(NVTEXNormBackwardArgs, x_dtype, 112);
 AT(NVTEXNormBackwardArgs, norm, 116);
 AT(NVTEXNormBackwardArgs, sm_count, 120);
+AT(NVTEXNormBackwardArgs, add_sums, 128);
+AT(NVTEXNormBackwardArgs, dx_sums, 136);
 AT(NVTEXNormForwardArgs, cast, 0);
 AT(NVTEXNormForwardArgs, residual, 240);
 AT(NVTEXNormForwardArgs, sum, 248);
@@ -1047,6 +1049,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1039 fields\n");
+  printf("1041 fields\n");
   return 0;
 }

@@ -58,6 +58,9 @@ struct BackwardArgs {
   size_t step;  // Rows that all groups have at a time.
   int turns;    // Rows of a group, of some groups one less.
   bool apart;   // How first_row() has them.
+  bool summed;  // The sums of `add` and dx are there.
+
+  bool wants_sums() const { return norm.add_sums != nullptr || norm.dx_sums != nullptr; }
 };
 
 // y and d stay in registers from the sums over a row to its results, or are computed again: that
@@ -67,8 +70,9 @@ constexpr bool kHolds = !(kLayer && V == 4) && !(kIsWidened<T> && V > (kSkewed ?
 
 // Threads of a block, at most: what the registers hold. Those of float32 are as many as its own
 // kernels once had: the order of the sums over a row depends on them.
-template <bool kLayer, bool kSkewed, int V>
+template <bool kLayer, bool kSkewed, int V, bool kSums>
 __host__ __device__ constexpr int backward_threads(NVTEDType dtype) {
+  if (kSums) return V == 1 ? 512 : V == 2 ? 384 : 256;
   if (dtype == kNVTEFloat32) {
     if (V == 1) return kLayer ? 768 : 1024;
     return 384;
@@ -78,13 +82,18 @@ __host__ __device__ constexpr int backward_threads(NVTEDType dtype) {
   return V == 4 ? (kSkewed ? 384 : 512) : kLayer ? 384 : 512;
 }
 
+// Whether an instance also adds up `add` and dx: one that holds a row in registers.
+template <class T, bool kSkewed, int V>
+constexpr bool kHasSums = std::is_same_v<T, BF16> && !kSkewed && V < 4;
+
 // A block goes over its rows, each by a group, and keeps the sums over them in registers. The next
 // rows of a group are on their way to shared memory, where gamma is too. x and dz have one dtype.
-template <class T, bool kLayer, bool kSkewed, int V>
-__global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed, V>(BF16::kDtype)),
-                                  1) backward_kernel(const __grid_constant__ BackwardArgs args) {
+template <class T, bool kLayer, bool kSkewed, int V, bool kSums>
+__global__ void __launch_bounds__(
+    threads_here(backward_threads<kLayer, kSkewed, V, kSums>(BF16::kDtype)), 1)
+    backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Part = Staged<T, true, 2 * V>;
-  constexpr int kCount = kLayer ? 2 : 1;
+  constexpr int kCount = kLayer ? 2 : 1, kAll = kCount + (kSums ? 2 : 0);
   constexpr bool kHeld = kHolds<T, kLayer, kSkewed, V>;
   extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
@@ -97,7 +106,7 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
   const Span<kSkewed, V> span(cols, args.offset, row, group.thread);
   const size_t last = row + (args.turns - 1) * args.step;
   const int turns = args.turns - (last < a.rows ? 0 : 1);
-  float sums[kCount][V][kVec] = {};
+  float sums[kAll][V][kVec] = {};
 
   // Bytes from the begin of tensors; running ones, of which later turns take few instructions.
   const NVTEDType dtype = a.x_dtype;
@@ -219,7 +228,14 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
           to_float(span.template get<T>(add, v, args.together), z);
         }
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) d[h][i] += z[i];
+        for (int i = 0; i < kVec; ++i) {
+          d[h][i] += z[i];
+          if constexpr (kSums) sums[kCount][v][i] += z[i];
+        }
+      }
+      if constexpr (kSums) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) sums[kCount + 1][v][i] += d[h][i];
       }
       narrowed(dtype, from_float<T>(d[h]),
                [&](const auto &x) { span.put(to, v, x, args.together); });
@@ -233,7 +249,7 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
   // The sums of all groups into shared memory, and from there one after the other.
   if (groups == 1) {
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
+    for (int k = 0; k < kAll; ++k) {
       float *const out = a.partial + (k * a.parts + blockIdx.x) * a.cols;
       char *const to = span.template at<F32>(out, 0, 0);
 #pragma unroll
@@ -246,14 +262,14 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
   __syncwarp();  // After the stores at the edges of skewed rows, where a warp parts.
   __syncthreads();
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
+  for (int k = 0; k < kAll; ++k) {
     const Weights<V> mine(shared + floats * (groups * k + group.index), group.thread);
 #pragma unroll
     for (int v = 0; v < V; ++v) mine.set(v, sums[k][v]);
   }
   __syncthreads();
-  for (int i = threadIdx.x * 4; i < kCount * floats; i += blockDim.x * 4) {
-    const int k = i < floats ? 0 : 1, place = i - k * floats;
+  for (int i = threadIdx.x * 4; i < kAll * floats; i += blockDim.x * 4) {
+    const int k = kSums ? i / floats : i < floats ? 0 : 1, place = i - k * floats;
     const float *const from = shared + k * groups * floats + place;
     float4 sum = *reinterpret_cast<const float4 *>(from);
     for (int g = 1; g < groups; ++g) {
@@ -352,10 +368,39 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ 
   }
 }
 
+// Sums of the columns of `add` and dx, over the same rows, for what no instance of backward_kernel
+// adds up.
+template <bool kVectorised, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    more_sums_kernel(const __grid_constant__ BackwardArgs args) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const NVTEXNormBackwardArgs &a = args.norm;
+  const Columns<kVectorised> c(args.layout, threadIdx.x);
+  const int v = blockIdx.x, before = a.norm == LayerNorm ? 2 : 1;
+  float sums[2][kVec] = {};
+#pragma unroll 4
+  for (size_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+    float add[kVec] = {}, dx[kVec];
+    if (a.add != nullptr) c.load_floats(a.add, a.gamma.dtype, row * a.cols, v, add);
+    c.load_floats(a.dx, a.x_dtype, row * a.cols, v, dx);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      sums[0][i] += add[i];
+      sums[1][i] += dx[i];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    c.store(a.partial, ((before + k) * a.parts + blockIdx.y) * a.cols, v,
+            from_float<F32>(sums[k]));
+  }
+}
+
 constexpr int kTotalThreads = 1024;
 
-// dgamma, and for blockIdx.y = 1 dbeta: 32 columns of a block, by 32 warps that take every 32nd
-// part. A batch of loads has the parts of 160 blocks: with few rows the time of a second one
+// dgamma, then dbeta, then the sums of `add` and dx, by blockIdx.y: 32 columns of a block, by 32
+// warps that take every 32nd part. A batch of loads has the parts of 160 blocks: with few rows the time of a second one
 // counts.
 __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(const __grid_constant__ BackwardArgs args, size_t parts) {
@@ -365,6 +410,12 @@ __global__ void __launch_bounds__(kTotalThreads)
   griddepcontrol_launch_dependents();
   const NVTEXNormBackwardArgs &a = args.norm;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int before = a.norm == LayerNorm ? 2 : 1, which = static_cast<int>(blockIdx.y);
+  void *const to = which == 0        ? a.dgamma
+                   : which < before  ? a.dbeta
+                   : which == before ? a.add_sums
+                                     : a.dx_sums;
+  if (to == nullptr) return;
   const size_t col = size_t{blockIdx.x} * 32 + lane;
   const float *partial = a.partial + blockIdx.y * a.parts * a.cols;
   float sum = 0.0f;
@@ -384,7 +435,6 @@ __global__ void __launch_bounds__(kTotalThreads)
   if (warp != 0 || col >= a.cols) return;
 #pragma unroll
   for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
-  void *to = blockIdx.y == 0 ? a.dgamma : a.dbeta;
   if (a.gamma.dtype == kNVTEFloat32) {
     *element<float>(to, col) = sum;
   } else {
@@ -414,6 +464,17 @@ NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStr
                 args.layout.group, stream, args);
 }
 
+NVTEXOutcome launch_more_sums(BackwardArgs &args, unsigned parts, cudaStream_t stream) {
+  constexpr int kSumThreads = 128;
+  const NVTEXNormBackwardArgs &a = args.norm;
+  args.layout.set_group(kSumThreads);
+  const dim3 blocks(static_cast<unsigned>(ceil_div(a.cols, kSumThreads * kVec)), parts);
+  const bool vectorised = a.cols % kVec == 0 && aligned(a.add, 16) && aligned(a.dx, 16);
+  return vectorised
+             ? launch(more_sums_kernel<true, kSumThreads>, blocks, kSumThreads, stream, args)
+             : launch(more_sums_kernel<false, kSumThreads>, blocks, kSumThreads, stream, args);
+}
+
 // Vectors of a thread. LayerNorm: a warp for a row, or from two on; RMSNorm: from one on. H200,
 // bf16, us by V from 1 on, LayerNorm 768 columns 24.3, 25.1, 23.9; 1536 41.8, 41.3, 42.4; 4096 103,
 // 101, 112, 112; 5120 143, 134, 134, 134; 7168 179, 174, 174, 174; 4099 150, 152, 105; RMSNorm
@@ -424,7 +485,7 @@ template <bool kLayer, bool kSkewed, int V = 1>
 int backward_vectors(const Device &device, NVTEDType dtype, size_t width) {
   if (kLayer && width <= 3 * kRun) return static_cast<int>(ceil_div(width, kRun));
   if constexpr (V < 4) {
-    const int threads = threads_on(device, backward_threads<kLayer, kSkewed, V>(dtype));
+    const int threads = threads_on(device, backward_threads<kLayer, kSkewed, V, false>(dtype));
     const int group = group_of(width, V);
     const bool idle =
         kSkewed && group <= threads && 4 * group * groups_of(group, threads) < 3 * threads;
@@ -436,18 +497,19 @@ int backward_vectors(const Device &device, NVTEDType dtype, size_t width) {
   return V;
 }
 
-template <class T, bool kLayer, bool kSkewed, int V>
-NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
+template <class T, bool kLayer, bool kSkewed, int V, bool kSums>
+NVTEXOutcome launch_instance(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
   constexpr int kEvery = Span<kSkewed, V>::kEvery;
   const NVTEXNormBackwardArgs &a = args.norm;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  const int threads = threads_on(device, backward_threads<kLayer, kSkewed, V>(a.x_dtype));
+  const int threads = threads_on(device, backward_threads<kLayer, kSkewed, V, kSums>(a.x_dtype));
   const int group = group_of(a.cols + kEvery - 1, V);
   const int groups = balanced(groups_of(group, threads), a.rows, a.sm_count);
   const size_t weights = Weights<V>::floats(group) * sizeof(float);
   const size_t stage = size_t(group) * groups * 2 * V * kVec * bytes_of<T>(a.x_dtype);
-  const size_t sums = Weights<V>::floats(group) * groups * (kLayer ? 2 : 1) * sizeof(float);
+  constexpr int kAll = (kLayer ? 2 : 1) + (kSums ? 2 : 0);
+  const size_t sums = Weights<V>::floats(group) * groups * kAll * sizeof(float);
   const size_t room = shared_room(device);
   size_t most = a.sm_count;
   if (most > a.parts) most = a.parts;
@@ -465,8 +527,19 @@ NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t 
   args.step = size_t{*blocks} * groups;
   args.turns = static_cast<int>(ceil_div(a.rows, args.step));
   args.apart = lie_apart(a.cols, bytes_of<T>(a.x_dtype));
-  return launch_shared(backward_kernel<T, kLayer, kSkewed, V>, dim3(*blocks), group * groups,
+  args.summed = kSums;
+  return launch_shared(backward_kernel<T, kLayer, kSkewed, V, kSums>, dim3(*blocks), group * groups,
                        shared, stream, args);
+}
+
+template <class T, bool kLayer, bool kSkewed, int V>
+NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
+  if constexpr (kHasSums<T, kSkewed, V>) {
+    if (args.wants_sums()) {
+      return launch_instance<T, kLayer, kSkewed, V, true>(args, blocks, stream);
+    }
+  }
+  return launch_instance<T, kLayer, kSkewed, V, false>(args, blocks, stream);
 }
 
 template <class T, bool kLayer, bool kSkewed>
@@ -531,6 +604,14 @@ extern "C" NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *arg
         layer ? backward<true>(b, &parts, stream) : backward<false>(b, &parts, stream);
     if (rows.status != NVTEX_BACKEND_OK) return rows;
   }
+  unsigned sums = layer ? 2 : 1;
+  if (b.wants_sums()) {
+    sums += 2;
+    if (parts > 0 && !b.summed) {
+      const NVTEXOutcome more = launch_more_sums(b, parts, stream);
+      if (more.status != NVTEX_BACKEND_OK) return more;
+    }
+  }
   const unsigned across = static_cast<unsigned>(ceil_div(a.cols, 32));
-  return launch(total_kernel, dim3(across, layer ? 2 : 1), kTotalThreads, stream, b, size_t{parts});
+  return launch(total_kernel, dim3(across, sums), kTotalThreads, stream, b, size_t{parts});
 }

@@ -3,7 +3,7 @@
 use super::attention_fp8::{Fp8Heads, Probabilities};
 use super::context::Run;
 use super::context_parallel::{ContextParallelKind, SequenceRanks};
-use super::dense::{Again, DenseConfig};
+use super::dense::{Again, DenseConfig, Grad};
 use super::kv_cache::{Cached, KvCache};
 use super::linear::{Linear, LinearTape};
 use super::memory::Lifetime;
@@ -979,7 +979,7 @@ impl MultiheadAttention {
         &mut self,
         run: &Run,
         tape: &MultiheadTape,
-        dy: &Tensor,
+        dy: &Grad,
         dz: Option<&Tensor>,
         add: Option<&Tensor>,
         dx: Option<&Tensor>,
@@ -1019,7 +1019,7 @@ impl MultiheadAttention {
             let grads = [&dq, &dk, &dv];
             self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads)?;
             if let Some(linear) = &mut self.key_value {
-                linear.backward_to(run, key_value, &kv.tensor, None, None, dmemory)?;
+                linear.backward_to(run, key_value, &Grad::Ready(&kv.tensor), None, None, dmemory)?;
             }
         } else if self.stays_packed(tape.frequencies.as_ref()) {
             let [dq, dk, dv] = [0, 1, 2].map(|which| self.part(whole, lengths, heads, which));
@@ -1041,7 +1041,12 @@ impl MultiheadAttention {
                 Some(norms) => self.normed_backward(run, &rope, norms, whole, grads)?,
             }
         }
-        self.first.backward_to(run, &tape.first, whole, dz, add, dx)
+        self.first.backward_to(run, &tape.first, &Grad::Ready(whole), dz, add, dx)
+    }
+
+    /// As [`Linear::grad_sums`].
+    pub fn grad_sums(&self, run: &Run, tape: &MultiheadTape) -> Result<Option<QTensor>> {
+        self.proj.grad_sums(run, &tape.proj)
     }
 
     /// Parameters with a prefix.
@@ -1093,6 +1098,7 @@ impl Layer for MultiheadAttention {
         let dx = wanted.find_matrix(0, dtype, shape)?;
         let shape = own(length_kv * batch);
         let dmemory = wanted.find_matrix(1, dtype, shape)?;
+        let dy = Grad::Ready(&dy);
         self.backward_to(run, tape, &dy, None, None, dx.as_ref(), dmemory.as_ref())
     }
 

@@ -46,6 +46,8 @@ pub struct Others<'a> {
     pub losses: Option<&'a Tensor>,
     /// Of experts: how many tokens have chosen each.
     pub loads: Option<&'a Tensor>,
+    /// Where the sums of the gradient of x over the rows go.
+    pub dx_sums: Option<&'a QTensor>,
 }
 
 impl Branch {
@@ -70,7 +72,7 @@ impl Branch {
         run: &Run,
         (x, rows): (&Tensor, usize),
         y: &Tensor,
-        Others { add, z, losses, loads }: Others,
+        Others { add, z, losses, loads, .. }: Others,
     ) -> Result<BranchTape> {
         let (norm, moe) = match self {
             Self::Mlp(mlp) => {
@@ -94,17 +96,19 @@ impl Branch {
         run: &Run,
         tape: &BranchTape,
         dy: &Tensor,
-        Others { add, z, losses, .. }: Others,
+        Others { add, z, losses, dx_sums, .. }: Others,
         dx: Option<&Tensor>,
     ) -> Result<()> {
         match (self, tape) {
-            (Self::Mlp(mlp), BranchTape::Mlp(tape)) => mlp.backward_to(run, tape, dy, z, add, dx),
+            (Self::Mlp(mlp), BranchTape::Mlp(tape)) => {
+                mlp.backward_to(run, tape, dy, z, add, dx, dx_sums)
+            }
             (Self::Experts(norm, moe), BranchTape::Experts(tape)) => {
                 let shape = (tape.rows, moe.hidden);
                 let total = QTensor::plain(run, shape, moe.dtype, Lifetime::Scratch)?;
                 let total = &total.tensor;
                 moe.backward_to(run, &tape.moe, dy, losses, z, Some(total))?;
-                norm.backward_to(run, &tape.norm, total, add, dx)
+                norm.backward_with_sums(run, &tape.norm, total, add, dx, [None, dx_sums])
             }
             _ => unreachable!("a tape is of the branch that has made it"),
         }

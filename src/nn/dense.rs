@@ -233,7 +233,8 @@ impl Dx<'_> {
 /// The gradient of a layer's output.
 pub enum Grad<'a> {
     Ready(&'a Tensor),
-    /// With the sums of its columns, if the bias has a gradient: those of [`Dense::bias_sums`].
+    /// With the sums of its columns, as [`Dense::bias_sums`] or [`Dense::grad_sums`] has made room for them; none: the
+    /// bias gets no gradient here.
     Summed(&'a Tensor, Option<&'a QTensor>),
     /// `f'(input) * grad`
     Activation {
@@ -750,19 +751,34 @@ impl Dense {
         &mut self,
         run: &Run,
         tape: &DenseTape,
-        dy: &Tensor,
+        dy: &Grad,
         dx: &Tensor,
         (slope, sums): (&Tensor, Option<&QTensor>),
     ) -> Result<()> {
         let sums = sums.map(|sums| &sums.tensor);
         let dx = Dx { to: Some(dx), gelu: Some((slope, sums)), ..Dx::NONE };
-        self.backward_whole(run, tape, &Grad::Ready(dy), dx)
+        self.backward_whole(run, tape, dy, dx)
     }
 
     /// Where the gradient of the bias may be written for [`Grad::Summed`]; none if it is not wanted.
     pub fn bias_sums(&self, run: &Run) -> Result<Option<QTensor>> {
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
         bias.map(|bias| bias.any_landing(run)).transpose()
+    }
+
+    /// Where the sums of the output's gradient go for [`Grad::Summed`], if whoever makes that gradient, or reads it
+    /// anyway, should add it up. A cast of the gradient does so at no cost.
+    pub fn grad_sums(&self, run: &Run, tape: &DenseTape) -> Result<Option<QTensor>> {
+        let cast = !tape.active.quantizer(Role::GradOutput).is_none();
+        let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
+        // For other dtypes no kernel adds up what it writes.
+        let bias = bias.filter(|_| self.dtype == kNVTEBFloat16 && self.share.is_none() && !cast);
+        bias.map(|bias| bias.landing(run, self.dtype)).transpose()
+    }
+
+    /// The gradient of the bias from [`Self::grad_sums`] that came after [`Self::backward`].
+    pub fn deposit_sums(&self, run: &Run, sums: &QTensor) -> Result<()> {
+        self.bias.as_ref().map_or(Ok(()), |bias| bias.deposit(run, sums))
     }
 
     #[allow(clippy::too_many_arguments)]

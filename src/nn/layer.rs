@@ -3,6 +3,7 @@
 use super::attention::{MultiheadAttention, MultiheadConfig, MultiheadTape};
 use super::branch::{Branch, BranchConfig, BranchTape, Others};
 use super::context::Run;
+use super::dense::Grad;
 use super::memory::{Block, Lifetime};
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, plain};
@@ -195,7 +196,8 @@ impl Layer for TransformerLayer {
                     let sum = keep()?;
                     let attention =
                         self_attention.forward_to(run, input, memory, &sum.tensor, add, None)?;
-                    let others = Others { add: Some(&sum.tensor), z: None, losses, loads };
+                    let add = Some(&sum.tensor);
+                    let others = Others { add, losses, loads, ..Others::default() };
                     let mlp = mlp.forward_to(run, (&x, rows), y, others)?;
                     Ok((attention, mlp))
                 })?;
@@ -242,7 +244,7 @@ impl Layer for TransformerLayer {
         let z_out = z.as_ref().map(|z| &z.tensor);
         let from = z_out.unwrap_or(&y.tensor);
         let (mlp, mlp_mask) = residual.join(run, (rows, MLP_SITE), from, target, |out, add| {
-            let others = Others { add, z: z_out, losses, loads };
+            let others = Others { add, z: z_out, losses, loads, ..Others::default() };
             mlp.forward_to(run, (&y.tensor, rows), out, others)
         })?;
         let mut output = None;
@@ -286,8 +288,8 @@ impl Layer for TransformerLayer {
             let branch = residual.branch(run, rows, &tape.mlp_mask, &dy)?;
             let sum = scratch()?;
             let (branch, dsum) = (&branch.tensor, Some(&sum.tensor));
-            let own = &tape.self_attention;
-            attention.backward_to(run, own, branch, None, Some(&dy), dsum, dmemory)?;
+            let (own, of_branch) = (&tape.self_attention, Grad::Ready(branch));
+            attention.backward_to(run, own, &of_branch, None, Some(&dy), dsum, dmemory)?;
             let others = Others { add: dsum, losses, ..Others::default() };
             return self.mlp.backward_to(run, &tape.mlp, branch, others, dx);
         }
@@ -301,7 +303,14 @@ impl Layer for TransformerLayer {
         let branch = residual.branch(run, rows, &tape.mlp_mask, &grad.tensor)?;
         let next = scratch()?;
         let (dz, add) = places(self.residual_after_norm, &grad.tensor);
-        let others = Others { add, z: dz, losses, loads: None };
+        // What the MLP's norm writes is the gradient of the attention's output, unless something lies between them.
+        let adjacent = self.inter_attention.is_none() && tape.self_mask.is_none();
+        let sums = match adjacent {
+            true => attention.grad_sums(run, &tape.self_attention)?,
+            false => None,
+        };
+        let dx_sums = sums.as_ref();
+        let others = Others { add, z: dz, losses, dx_sums, ..Others::default() };
         self.mlp.backward_to(run, &tape.mlp, &branch.tensor, others, Some(&next.tensor))?;
         grad = next;
 
@@ -310,7 +319,8 @@ impl Layer for TransformerLayer {
             let branch = residual.branch(run, rows, mask, &grad.tensor)?;
             let next = scratch()?;
             let (add, out) = (Some(&grad.tensor), Some(&next.tensor));
-            layer.backward_to(run, inter, &branch.tensor, None, add, out, dmemory)?;
+            let of_branch = Grad::Ready(&branch.tensor);
+            layer.backward_to(run, inter, &of_branch, None, add, out, dmemory)?;
             grad = next;
             own_dmemory = None;
         }
@@ -318,7 +328,11 @@ impl Layer for TransformerLayer {
         let branch = residual.branch(run, rows, &tape.self_mask, &grad.tensor)?;
         let (dz, add) = places(self.residual_after_norm, &grad.tensor);
         let own = &tape.self_attention;
-        attention.backward_to(run, own, &branch.tensor, dz, add, dx, own_dmemory)
+        let of_branch = match &sums {
+            Some(sums) => Grad::Summed(&branch.tensor, Some(sums)),
+            None => Grad::Ready(&branch.tensor),
+        };
+        attention.backward_to(run, own, &of_branch, dz, add, dx, own_dmemory)
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {

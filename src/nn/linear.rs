@@ -78,19 +78,23 @@ impl Linear {
         &mut self,
         run: &Run,
         tape: &LinearTape,
-        dy: &Tensor,
+        dy: &Grad,
         dz: Option<&Tensor>,
         add: Option<&Tensor>,
         dx: Option<&Tensor>,
     ) -> Result<()> {
-        let dy = Grad::Ready(dy);
         let (Some(layer), Some(norm)) = (&self.norm, &tape.norm) else {
-            return self.dense.backward(run, &tape.dense, &dy, dx, add);
+            return self.dense.backward(run, &tape.dense, dy, dx, add);
         };
         let shape = (tape.rows, self.dense.inputs);
         let total = QTensor::plain(run, shape, self.dense.dtype, Lifetime::Scratch)?;
-        self.dense.backward(run, &tape.dense, &dy, Some(&total.tensor), dz)?;
+        self.dense.backward(run, &tape.dense, dy, Some(&total.tensor), dz)?;
         layer.backward_to(run, norm, &total.tensor, add, dx)
+    }
+
+    /// As [`Dense::grad_sums`].
+    pub fn grad_sums(&self, run: &Run, tape: &LinearTape) -> Result<Option<QTensor>> {
+        self.dense.grad_sums(run, &tape.dense)
     }
 
     pub fn parts(&mut self) -> impl Iterator<Item = &mut Parameter> {
@@ -123,7 +127,7 @@ impl Layer for Linear {
         let shape = (tape.rows, inputs);
         let dz = given.find_matrix(1, dtype, shape)?;
         let dx = wanted.find_matrix(0, dtype, shape)?;
-        self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
+        self.backward_to(run, tape, &Grad::Ready(&dy), dz.as_ref(), None, dx.as_ref())
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {

@@ -129,7 +129,9 @@ impl LayerNormMlp {
         Ok((hidden, [fc1, fc2]))
     }
 
-    /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one.
+    /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one. The sums of dx over
+    /// the rows go to `dx_sums`.
+    #[allow(clippy::too_many_arguments)]
     pub fn backward_to(
         &mut self,
         run: &Run,
@@ -138,6 +140,7 @@ impl LayerNormMlp {
         dz: Option<&Tensor>,
         add: Option<&Tensor>,
         dx: Option<&Tensor>,
+        dx_sums: Option<&QTensor>,
     ) -> Result<()> {
         let again;
         let (hidden, fc1, fc2) = match &tape.hidden {
@@ -147,6 +150,10 @@ impl LayerNormMlp {
                 (&again.0, &again.1[0], &again.1[1])
             }
         };
+        // The norm reads y's gradient, too, if that is added to x's, and adds it up.
+        let same = add.is_some_and(|add| add.rowwise.ptr() == dy.rowwise.ptr());
+        let dy_sums = if same { self.fc2.grad_sums(run, fc2)? } else { None };
+        let dy = &if dy_sums.is_some() { Grad::Summed(dy, None) } else { Grad::Ready(dy) };
         let dtype = self.fc1.dtype;
         let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
         let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
@@ -157,13 +164,15 @@ impl LayerNormMlp {
             self.fc2.backward_gelu(run, fc2, dy, &grad.tensor, gelu)?;
             Grad::Summed(&grad.tensor, sums.as_ref())
         } else {
-            self.fc2.backward(run, fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
+            self.fc2.backward(run, fc2, dy, Some(&grad.tensor), None)?;
             Grad::Activation { f: &self.activation, grad: &grad.tensor, input: &hidden.tensor }
         };
         let shape = (tape.rows, self.fc1.inputs);
         let total = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
         self.fc1.backward(run, fc1, &dh, Some(&total.tensor), dz)?;
-        self.norm.backward_to(run, &tape.norm, &total.tensor, add, dx)
+        let sums = [dy_sums.as_ref(), dx_sums];
+        self.norm.backward_with_sums(run, &tape.norm, &total.tensor, add, dx, sums)?;
+        dy_sums.map_or(Ok(()), |sums| self.fc2.deposit_sums(run, &sums))
     }
 
     pub fn parts(&mut self) -> impl Iterator<Item = &mut Parameter> {
@@ -191,7 +200,7 @@ impl Layer for LayerNormMlp {
         let dy = given.get(0)?.matrix(dtype, shape)?;
         let dz = given.find_matrix(1, dtype, shape)?;
         let dx = wanted.find_matrix(0, dtype, shape)?;
-        self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
+        self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref(), None)
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {

@@ -104,8 +104,22 @@ impl NormLayer {
         add: Option<&Tensor>,
         dx: Option<&Tensor>,
     ) -> Result<()> {
+        self.backward_with_sums(run, tape, dz, add, dx, [None; 2])
+    }
+
+    /// The same, and the sums of `add` and of `dx` over the rows: gradients of biases whose outputs these belong to.
+    pub fn backward_with_sums(
+        &self,
+        run: &Run,
+        tape: &NormTape,
+        dz: &Tensor,
+        add: Option<&Tensor>,
+        dx: Option<&Tensor>,
+        more: [Option<&QTensor>; 2],
+    ) -> Result<()> {
         let bound = |p: &Parameter| p.grad.is_some();
-        if dx.is_none() && !bound(&self.gamma) && !self.beta.as_ref().is_some_and(bound) {
+        if more.iter().all(Option::is_none)
+            && dx.is_none() && !bound(&self.gamma) && !self.beta.as_ref().is_some_and(bound) {
             return Ok(());
         }
         let scratch;
@@ -122,7 +136,7 @@ impl NormLayer {
         let stats = [&tape.stats.mu, &tape.stats.rsigma];
         let gamma = &self.gamma.value.tensor;
         let sums = [&dgamma.tensor, &dbeta.tensor];
-        self.op.backward(run, dz, &tape.x, stats, gamma, add, dx, sums)?;
+        self.op.backward(run, dz, &tape.x, stats, gamma, add, dx, sums, more)?;
         if let Some(split) = &self.others {
             let both = [(Some(&self.gamma), &dgamma), (self.beta.as_ref(), &dbeta)];
             for (parameter, sum) in both {

@@ -144,7 +144,7 @@ impl Norm {
         within(run, "norm", op::normalization::forward(&common, &tensors, None, run.stream))
     }
 
-    /// Gradients; `add` is added to dx.
+    /// Gradients; `add` is added to dx. The sums of both over the rows go where `more` says; with them dx is not `add`.
     #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
@@ -156,6 +156,7 @@ impl Norm {
         add: Option<&Tensor>,
         dx: &Tensor,
         [dgamma, dbeta]: [&Tensor; 2],
+        more: [Option<&QTensor>; 2],
     ) -> Result<()> {
         let tensors = Backward {
             dz: &dz.rowwise,
@@ -166,6 +167,7 @@ impl Norm {
             gamma,
             dx: &dx.rowwise,
             dgamma: &dgamma.rowwise,
+            sums: more.map(|sums| sums.map(|sums| &sums.tensor.rowwise)),
         };
         let common = self.common(run)?;
         let result = with_scratch(run, |workspace| {

@@ -111,9 +111,11 @@ pub fn norm_backward(rng: &mut Rng, index: usize) -> Case {
     let dx = b.output(rng, x_dtype, rows * cols);
     let dgamma = b.output(rng, dtype, cols);
     let dbeta = layer.then(|| b.output(rng, dtype, cols));
+    let add_sums = rng.chance(40).then(|| b.output(rng, dtype, cols));
+    let dx_sums = rng.chance(40).then(|| b.output(rng, dtype, cols));
     let (zero_centered, sm_count) = (rng.chance(30), rng.pick(&[132, 132, 64, 1]));
     let parts = NormBackwardArgs::parts(rows, sm_count);
-    let partial = b.add(vec![0xCD; 8 * parts * cols], 0);
+    let partial = b.add(vec![0xCD; 16 * parts * cols], 0);
     let call = move |side: &Side| {
         let args = NormBackwardArgs {
             dz: side.at(dz),
@@ -132,6 +134,8 @@ pub fn norm_backward(rng: &mut Rng, index: usize) -> Case {
             x_dtype,
             norm: if layer { NVTE_Norm_Type::LayerNorm } else { NVTE_Norm_Type::RMSNorm },
             sm_count,
+            add_sums: side.maybe(add_sums),
+            dx_sums: side.maybe(dx_sums),
         };
         entry(side, side.table.norm_backward, args)
     };
@@ -140,6 +144,8 @@ pub fn norm_backward(rng: &mut Rng, index: usize) -> Case {
         ("dx", x_dtype, Some(dx), 4e-5),
         ("dgamma", dtype, Some(dgamma), summed),
         ("dbeta", dtype, dbeta, summed),
+        ("add_sums", dtype, add_sums, summed),
+        ("dx_sums", dtype, dx_sums, 4.0 * summed),
     ];
     Case::within(format!("{x_dtype:?}, {dtype:?}, {rows}x{cols}, layer {layer}"), b, &outputs, call)
         .scratch([partial])

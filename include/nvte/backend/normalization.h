@@ -109,7 +109,8 @@ typedef struct NVTEXNormBackwardArgs {
    */
   void *dbeta;
   /**
-   * Room for sums over some of the rows, `[parts, cols]` for dgamma, then for dbeta.
+   * Room for sums over some of the rows, `[parts, cols]` for dgamma, then for dbeta, then for `add_sums` and
+   * `dx_sums` if one of them is wanted.
    */
   float *partial;
   /**
@@ -133,6 +134,12 @@ typedef struct NVTEXNormBackwardArgs {
    * Multiprocessors to use at most.
    */
   int sm_count;
+  /**
+   * `[cols]`, of gamma's dtype, or null: the sums of `add` and of dx over the rows, dx before it is rounded or
+   * afterwards. With either of them dx is not `add`.
+   */
+  void *add_sums;
+  void *dx_sums;
 } NVTEXNormBackwardArgs;
 
 #endif  /* NVTE_BACKEND_NORMALIZATION_H */

@@ -89,7 +89,8 @@ pub struct NormBackwardArgs {
     pub dgamma: *mut c_void,
     /// `[cols]`; null for RMSNorm.
     pub dbeta: *mut c_void,
-    /// Room for sums over some of the rows, `[parts, cols]` for dgamma, then for dbeta.
+    /// Room for sums over some of the rows, `[parts, cols]` for dgamma, then for dbeta, then for `add_sums` and
+    /// `dx_sums` if one of them is wanted.
     pub partial: *mut f32,
     /// As `parts()` says; at least 1.
     pub parts: usize,
@@ -102,13 +103,21 @@ pub struct NormBackwardArgs {
     pub norm: NVTE_Norm_Type,
     /// Multiprocessors to use at most.
     pub sm_count: c_int,
+    /// `[cols]`, of gamma's dtype, or null: the sums of `add` and of dx over the rows, dx before it is rounded or
+    /// afterwards. With either of them dx is not `add`.
+    pub add_sums: *mut c_void,
+    pub dx_sums: *mut c_void,
 }
 
 operator! {
-    norm_backward(NormBackwardArgs) version 1 minor 0; |a|
+    norm_backward(NormBackwardArgs) version 1 minor 1; |a|
     variants a.norm as u32 => [layernorm, rmsnorm];
     dtypes a.x_dtype, a.gamma.dtype;
-    features { ADD = a.add, ZERO_CENTERED = a.gamma.zero_centered }
+    features {
+        ADD = a.add,
+        ZERO_CENTERED = a.gamma.zero_centered,
+        SUMS = !a.add_sums.is_null() || !a.dx_sums.is_null(),
+    }
     bytes size(a.rows * a.cols, a.gamma.dtype) * (if a.add.is_null() { 1 } else { 2 })
         + 2 * size(a.rows * a.cols, a.x_dtype);
 }

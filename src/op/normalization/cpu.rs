@@ -11,6 +11,7 @@ use crate::numeric::{BF16, Element, F16, dispatch};
 use crate::op::cast;
 use crate::types::{NVTE_Norm_Type, NVTEDType, NVTEScalingMode, cudaStream_t};
 use std::marker::PhantomData;
+use std::ptr::null_mut;
 
 /// Elements that a task handles at least, so that waking a thread pays.
 const TASK: usize = 1 << 14;
@@ -257,10 +258,12 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
             Buf::<X>::new(a.dx, rows * cols),
         )
     };
+    let wanted = [a.add_sums, a.dx_sums].map(|sums| !sums.is_null());
     // The sums over these rows each: few, and the same on every machine.
     let each = rows.div_ceil(32).max((TASK / cols).max(1));
     let sums = |task: usize| {
         let (mut dgamma, mut dbeta) = (zeros::<f64>(cols), zeros::<f64>(cols));
+        let [mut of_add, mut of_dx] = wanted.map(|wanted| zeros::<f64>(if wanted { cols } else { 0 }));
         for row in task * each..rows.min((task + 1) * each) {
             let (mu, rsigma) = (mus.map_or(0.0, |mus| mus[row]), rsigmas[row]);
             // SAFETY: the caller's promise; each task has its own rows.
@@ -275,17 +278,23 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
             if let Some(add) = add {
                 // SAFETY: the caller's promise: `add` is a matrix like dx.
                 let add = unsafe { floats(add, row * cols, cols) };
+                of_add.iter_mut().zip(&add).for_each(|(sum, &add)| *sum += f64::from(add));
                 gradient.iter_mut().zip(add).for_each(|(dx, add)| *dx += add);
             }
+            of_dx.iter_mut().zip(&gradient).for_each(|(sum, &dx)| *sum += f64::from(dx));
             // SAFETY: the caller's promise; each row belongs to one task. dx may be an input, whose row has
             // been read.
             narrow(&gradient, unsafe { dx.slice_mut(row * cols, cols) });
             add_to_sums(&dz, &y, &mut dgamma, &mut dbeta);
         }
-        [dgamma, dbeta]
+        [dgamma, dbeta, of_add, of_dx]
     };
     let parts = parallel(rows.div_ceil(each)).map(sums);
-    for (i, to) in [a.dgamma, a.dbeta].into_iter().enumerate().take(1 + usize::from(layer)) {
+    let dbeta = if layer { a.dbeta } else { null_mut() };
+    for (i, to) in [a.dgamma, dbeta, a.add_sums, a.dx_sums].into_iter().enumerate() {
+        if to.is_null() {
+            continue;
+        }
         let sum = |col| parts.iter().fold(0.0, |sum, part| sum + part[i][col]) as f32;
         let total = collect((0..cols).map(sum));
         // SAFETY: the caller keeps to the `# Safety` section of this function.

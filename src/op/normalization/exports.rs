@@ -96,6 +96,7 @@ impl BackwardHandles {
             gamma: &gamma,
             dx: &dx,
             dgamma: &dgamma,
+            sums: [None; 2],
         };
         workspace::of_handle(workspace, Asks::WithoutElements, |workspace| {
             backward(common, &tensors, workspace, stream)

@@ -75,6 +75,8 @@ pub(crate) struct Backward<'a> {
     pub gamma: &'a Tensor,
     pub dx: &'a Buffer,
     pub dgamma: &'a Buffer,
+    /// Where the sums over the rows of `add` and of dx go. With them dx is not `add`.
+    pub sums: [Option<&'a Buffer>; 2],
 }
 
 /// Refuses all but unquantized row-wise data; their address may be null.
@@ -220,7 +222,7 @@ fn plan_backward(
     tensors: &Backward,
     workspace: &mut Workspace,
 ) -> Result<Option<NormBackwardArgs>> {
-    let &Backward { dz, x, add, layer, rsigma, gamma, dx, dgamma } = tensors;
+    let &Backward { dz, x, add, layer, rsigma, gamma, dx, dgamma, sums: more } = tensors;
     high_precision("x", x)?;
     let (rows, cols) = matrix(x)?;
     let (x_dtype, shape) = (x.dtype(), x.rowwise.shape);
@@ -240,6 +242,9 @@ fn plan_backward(
         like("mu", mu, kNVTEFloat32, &column)?;
         like("dbeta", dbeta, gamma.dtype, &row)?;
     }
+    for sums in more.into_iter().flatten() {
+        like("sums", sums, gamma.dtype, &row)?;
+    }
     check_sm_count(common.sm_count)?;
     let cudnn = is_on(Switch::CudnnBackward);
     if common.norm == RMSNorm && add.is_some() && !cudnn && is_on(Switch::GammaInWeightDtype) {
@@ -251,6 +256,7 @@ fn plan_backward(
     }
     let parts = NormBackwardArgs::parts(rows, common.sm_count);
     let sums = if common.norm == LayerNorm { 2 } else { 1 };
+    let sums = if more.iter().any(Option::is_some) { sums + 2 } else { sums };
     // The address of the workspace need not be aligned.
     const ALIGNMENT: usize = 16;
     let bytes = parts.checked_mul(cols).and_then(|n| n.checked_mul(4 * sums));
@@ -267,6 +273,8 @@ fn plan_backward(
     };
     let (mu, dbeta) = addresses(["mu", "dbeta"], layer)?;
     let add = add.map_or(Ok(null_mut()), |add| address("add", add))?;
+    let [add_sums, dx_sums] =
+        more.map(|sums| sums.map_or(Ok(null_mut()), |sums| address("sums", sums)));
     let args = NormBackwardArgs {
         dz: address("dz", dz)?,
         x: address("x", &x.rowwise)?,
@@ -284,6 +292,8 @@ fn plan_backward(
         x_dtype,
         norm: common.norm,
         sm_count: common.sm_count,
+        add_sums: add_sums?,
+        dx_sums: dx_sums?,
     };
     let numel = rows * cols;
     let inputs = [
