@@ -683,6 +683,22 @@ static void cases_layer(void) {
   }
 }
 
+// Sizes at which norms and attention add up gradients of biases in different ways.
+static void cases_sums(void) {
+  static const struct {
+    size_t length, hidden, dim;
+  } sizes[] = {{150, 24, 64}, {90, 24, 128}, {9, 20, 4}, {9, 280, 8}, {9, 520, 8}, {9, 1032, 8}};
+  for (size_t i = 0; i < COUNT(sizes); i++) {
+    Model m = layer(0);
+    m.dtype = kNVTEBFloat16;
+    m.length = m.length_kv = sizes[i].length;
+    m.hidden = sizes[i].hidden;
+    m.dim = m.dim_v = sizes[i].dim;
+    if (case_begin("layer of %zu, %zu rows, heads of %zu", m.hidden, m.length, m.dim))
+      check_model(&m);
+  }
+}
+
 // Differences of the module itself, for the same random numbers.
 static double module_objective(Subject *s) {
   NVTEXTape tape = NULL;
@@ -1121,6 +1137,7 @@ int main(int argc, char **argv) {
   cases_multihead();
   cases_qk_norm();
   cases_layer();
+  cases_sums();
   cases_dropout();
   cases_recipes();
   cases_fp8_core();

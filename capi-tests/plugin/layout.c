@@ -163,6 +163,7 @@ AT(NVTEXAttentionArgs, workspace, 1008);
 AT(NVTEXAttentionArgs, workspace_bytes, 1016);
 AT(NVTEXAttentionArgs, heads_before, 1024);
 AT(NVTEXAttentionArgs, other_heads, 1032);
+AT(NVTEXAttentionArgs, sums, 1040);
 AT(NVTEXAttentionSide, cu_seqlens, 0);
 AT(NVTEXAttentionSide, starts, 8);
 AT(NVTEXAttentionSide, max_seqlen, 16);
@@ -1049,6 +1050,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1041 fields\n");
+  printf("1042 fields\n");
   return 0;
 }

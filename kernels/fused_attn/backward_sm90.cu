@@ -191,6 +191,15 @@ bool is_long(const NVTEXAttentionArgs &a) {
   return a.dim_qk > most || a.dim_v > 128;
 }
 
+// Whether the kernels around the main one can add up the gradients: all rows are there, and the
+// probabilities of each add up to 1.
+bool adds_up(const NVTEXAttentionArgs &a) {
+  const bool equal = a.q_side.cu_seqlens == nullptr && a.q_side.starts == nullptr &&
+                     a.kv_side.cu_seqlens == nullptr && a.kv_side.starts == nullptr;
+  return equal && a.dropout == 0.0f && a.sink == nullptr && a.q_side.heads == a.kv_side.heads &&
+         a.dim_qk == a.dim_v && a.dim_qk <= 128;
+}
+
 // A map of a bias or its gradient, boxes of `rows` times 64 scores, or of one row if that is all.
 NVTEXOutcome map_scores(CUtensorMap *map, const NVTEXAttentionArgs &a,
                         const NVTEXAttentionTensor &x, int rows) {
@@ -283,6 +292,10 @@ const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *args,
   if (a.bias.data != nullptr && a.alibi) return "ALiBi and a bias; nearest: one of them";
   if (a.bias.data == nullptr && a.dbias.data != nullptr) return "dbias without a bias";
   if (a.dbias.data != nullptr && a.q_side.max_seqlen == 0) return "dbias without queries";
+  if (a.sums != nullptr && !adds_up(a)) {
+    return "sums of gradients with dropout, a softmax offset, sequences of several lengths, groups of "
+           "heads, or more than 128 elements of a head";
+  }
   for (const NVTEXAttentionTensor *x : {&a.bias, &a.dbias}) {
     if (x->data == nullptr) continue;
     for (const int64_t stride : {x->batch, x->row, x->head}) {

@@ -21,6 +21,12 @@ constexpr Implementation kImplementations[] = {NVTE_ATTENTION_IMPLEMENTATIONS(NV
 #undef NVTE_ENTRY
 constexpr uint32_t kCount = sizeof kImplementations / sizeof *kImplementations;
 
+// Why an implementation declines, or null.
+const char *declines(const Implementation &one, const NVTEXAttentionArgs &a, size_t *workspace) {
+  if (a.sums != nullptr && one.run != nvte_attention_sm90_backward) return "sums of the gradients";
+  return one.reject(&a, workspace);
+}
+
 // "name: reason" of the first `count` implementations, one a line; valid until the thread's next
 // call.
 const char *reasons(const NVTEXAttentionArgs &a, uint32_t count) {
@@ -28,7 +34,7 @@ const char *reasons(const NVTEXAttentionArgs &a, uint32_t count) {
   text.clear();
   for (uint32_t i = 0; i < count; ++i) {
     size_t workspace = 0;
-    const char *reason = kImplementations[i].reject(&a, &workspace);
+    const char *reason = declines(kImplementations[i], a, &workspace);
     if (i > 0) text += '\n';
     (text += kImplementations[i].name).append(": ").append(reason != nullptr ? reason : "");
   }
@@ -43,7 +49,7 @@ extern "C" NVTEXOutcome nvte_cuda_attention_plan(const NVTEXAttentionArgs *args,
   using namespace nvte;
   for (uint32_t i = 0; i < kCount; ++i) {
     size_t workspace = 0;
-    if (kImplementations[i].reject(args, &workspace) != nullptr) continue;
+    if (declines(kImplementations[i], *args, &workspace) != nullptr) continue;
     plan->workspace_bytes = workspace;
     plan->implementation = i;
     plan->name = kImplementations[i].name;

@@ -296,7 +296,8 @@ impl Core {
         parts: [&Tensor; 3],
         [o, d_o, stats]: [&Tensor; 3],
         [dq, dk, dv]: [&Tensor; 3],
-    ) -> Result<()> {
+        sums: Option<&Tensor>,
+    ) -> Result<bool> {
         let read = match &tape.fp8 {
             Some(fp8) => Some(fp8.dequantized(run, self.config.dtype)?),
             None => None,
@@ -315,15 +316,16 @@ impl Core {
             dv,
             dbias: None,
             doffset: doffset.as_ref().map(|landed| &landed.tensor),
+            sums,
         };
-        match &self.ranks {
+        let summed = match &self.ranks {
             None => ops::attention_backward(run, &tape.op, &tensors)?,
-            Some(ranks) => ranks.backward(run, &tape.op, &tensors)?,
+            Some(ranks) => ranks.backward(run, &tape.op, &tensors).map(|()| false)?,
+        };
+        if let (Some(offset), Some(landed)) = (offset, &doffset) {
+            offset.deposit(run, landed)?;
         }
-        match (offset, &doffset) {
-            (Some(offset), Some(landed)) => offset.deposit(run, landed),
-            _ => Ok(()),
-        }
+        Ok(summed)
     }
 }
 
@@ -462,7 +464,7 @@ impl Layer for DotProductAttention {
         }
         let grads = [&grads[0], &grads[1], &grads[2]];
         let outputs = [&tape.o, &d_o, &tape.core.stats.tensor];
-        self.core.backward_to(run, &tape.core, inputs, outputs, grads)
+        self.core.backward_to(run, &tape.core, inputs, outputs, grads, None).map(drop)
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
@@ -1010,6 +1012,7 @@ impl MultiheadAttention {
         let [o, d_o] = [o, &d_o].map(|t| self.part(&t.tensor, lengths, heads, 0));
         let outputs = [&o, &d_o, &stats.tensor];
         let whole = &packed.tensor;
+        let mut sums = None;
         if let Some(key_value) = &tape.key_value {
             let kv = scratch((length_kv * batch, 2 * groups * dim_qk))?;
             self.clear(run, &kv)?;
@@ -1017,14 +1020,19 @@ impl MultiheadAttention {
             let lengths_kv = [length_kv, batch];
             let [dk, dv] = [0, 1].map(|which| self.part(&kv.tensor, lengths_kv, groups, which));
             let grads = [&dq, &dk, &dv];
-            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads)?;
+            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, None)?;
             if let Some(linear) = &mut self.key_value {
                 linear.backward_to(run, key_value, &Grad::Ready(&kv.tensor), None, None, dmemory)?;
             }
         } else if self.stays_packed(tape.frequencies.as_ref()) {
             let [dq, dk, dv] = [0, 1, 2].map(|which| self.part(whole, lengths, heads, which));
             let grads = [&dq, &dk, &dv];
-            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads)?;
+            // What attention adds up on its way is the gradient of the bias before it.
+            let own = self.first.grad_sums(run, &tape.first)?;
+            let to = own.as_ref().map(|sums| &sums.tensor).filter(|_| self.core.ranks.is_none());
+            let parts = tape.heads.all();
+            let summed = self.core.backward_to(run, &tape.core, parts, outputs, grads, to)?;
+            sums = own.filter(|_| summed);
         } else {
             let parts = [
                 self.alone(run, lengths, heads)?,
@@ -1033,15 +1041,19 @@ impl MultiheadAttention {
             ];
             parts.iter().try_for_each(|part| self.clear(run, part))?;
             let grads = [&parts[0].tensor, &parts[1].tensor, &parts[2].tensor];
-            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads)?;
-            let sums = tape.sequences.as_ref();
-            let rope = self.rope(lengths, tape.frequencies.as_ref(), None, sums)?;
+            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, None)?;
+            let sequences = tape.sequences.as_ref();
+            let rope = self.rope(lengths, tape.frequencies.as_ref(), None, sequences)?;
             match &tape.norms {
                 None => rope.run(run, true, whole, grads)?,
                 Some(norms) => self.normed_backward(run, &rope, norms, whole, grads)?,
             }
         }
-        self.first.backward_to(run, &tape.first, &Grad::Ready(whole), dz, add, dx)
+        let grad = match &sums {
+            Some(sums) => Grad::Summed(whole, Some(sums)),
+            None => Grad::Ready(whole),
+        };
+        self.first.backward_to(run, &tape.first, &grad, dz, add, dx)
     }
 
     /// As [`Linear::grad_sums`].

@@ -393,16 +393,19 @@ pub fn attention_forward_to(
     within(run, "attention", result)
 }
 
-/// Writes the gradients of q, k and v, and of the softmax's offset if `tensors` has one.
+/// Writes the gradients of q, k and v, and of the softmax's offset if `tensors` has one. Returns whether it also writes the
+/// sums that are wanted.
 pub fn attention_backward(
     run: &Run,
     attention: &Attention,
     tensors: &AttentionBackward,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut sums = false;
     let result = with_scratch(run, |memory| {
-        op::fused_attn::call::backward(attention, tensors, memory, run.stream)
+        sums = op::fused_attn::call::backward(attention, tensors, memory, run.stream)?;
+        Ok(())
     });
-    within(run, "attention", result)
+    within(run, "attention", result).map(|()| sums)
 }
 
 /// Joins the attention of queries to some keys with that to others; see `op::fused_attn::context_parallel::merge`.

@@ -891,6 +891,7 @@ pub const ATTENTION: AttentionArgs = {
         workspace_bytes: 0,
         heads_before: 0,
         other_heads: 0,
+        sums: null_mut(),
     }
 };
 

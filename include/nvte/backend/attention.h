@@ -205,6 +205,11 @@ typedef struct NVTEXAttentionArgs {
    */
   size_t heads_before;
   size_t other_heads;
+  /**
+   * Backward, with as many heads of keys as of queries and one number of elements: where the sums of dq, dk and dv
+   * over the rows of all sequences go, `[heads, 3, dim_qk]` of the dtype of dq, or null.
+   */
+  void *sums;
 } NVTEXAttentionArgs;
 
 /**

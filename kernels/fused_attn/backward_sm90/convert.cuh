@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kHelperThreads)
   constexpr int kUnits = kD / 8;
   const int64_t out = head_offset(a.dq, a.q_side, sequence, head) + m0 * a.dq.row;
   float factor = a.scale_k;
-  [[maybe_unused]] float scale, most = 0.0f;
+  [[maybe_unused]] float scale, most = 0.0f, sums[8] = {};
   if constexpr (kFp8) {
     factor = factor_of(a.dp.scale_inv) * factor_of(a.k.scale_inv);
     scale = is_fp8(a.dq.dtype) ? factor_of(a.dq.scale) : 1.0f;
@@ -69,6 +69,10 @@ __global__ void __launch_bounds__(kHelperThreads)
         f[2 * j + 1] = x.y * factor;
       }
     }
+    if constexpr (kHasSums<kD, kFp8>) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[j] += f[j];
+    }
     if (m0 + r >= end || unit * 8 >= a.dim_qk) continue;
     if constexpr (kFp8) {
 #pragma unroll
@@ -81,6 +85,11 @@ __global__ void __launch_bounds__(kHelperThreads)
       });
     } else {
       store(a.dq.data, static_cast<size_t>(at), from_float<T, 8>(f));
+    }
+  }
+  if constexpr (kHasSums<kD, kFp8>) {
+    if (a.sum_parts != nullptr) {
+      store_sums<kD>(sums, a.sums_of(0, sequence, block, head), static_cast<int>(a.dim_qk));
     }
   }
   if constexpr (kFp8) {

@@ -65,6 +65,7 @@ struct Shares {
 struct Layout {
   size_t blocks, rows, sums, turns, parts, bytes, shared_blocks, shared_sum, shared_turns;
   size_t bias_sum, bias_bytes;  // Bytes that have to be cleared.
+  size_t sum_parts;
   Shares shares;
 
   Layout(const NVTEXAttentionArgs &a, const BlockShape &tile) : shares(a, tile.queries, tile.keys) {
@@ -82,6 +83,10 @@ struct Layout {
     sums = take(all * queries * tile.dim_qk * sizeof(float));
     turns = take(a.deterministic ? all * 4 * kConsumers * sizeof(int) : 0);
     parts = take(a.dsink != nullptr ? all * sizeof(float) : 0);
+    const size_t query_blocks = a.batch * ceil_div(a.q_side.max_seqlen, queries);
+    sum_parts = take(a.sums != nullptr
+                         ? 2 * query_blocks * a.q_side.heads * a.dim_qk * sizeof(float)
+                         : 0);
     shared_blocks =
         a.kv_side.heads * a.batch * ceil_div(a.kv_side.max_seqlen, tile.keys) - shares.whole;
     shared_sum = take(shared_blocks * tile.shared_floats() * sizeof(float));
@@ -139,6 +144,8 @@ inline Problem problem_of(const NVTEXAttentionArgs &a, const BlockShape &tile,
   p.dq_sum = reinterpret_cast<float *>(workspace + layout.sums);
   p.turns = reinterpret_cast<int *>(workspace + layout.turns);
   p.sink_part = reinterpret_cast<float *>(workspace + layout.parts);
+  p.sum_parts =
+      a.sums != nullptr ? reinterpret_cast<float *>(workspace + layout.sum_parts) : nullptr;
   p.whole = static_cast<int>(layout.shares.whole);
   p.parts = static_cast<int>(layout.shares.parts);
   p.shared_blocks = static_cast<int>(layout.shared_blocks);
@@ -222,6 +229,7 @@ struct Instance {
   void (*gradient)(Problem);
   void (*convert)(Problem);                // Rounds the sums of dq.
   size_t gradient_shared, convert_shared;  // Bytes of dynamic shared memory.
+  void (*sums)(Problem) = nullptr;         // Adds up sums of blocks of queries, where there are any.
 };
 
 // Runs all passes. `more_maps` makes the tensor maps that not every kernel has.
@@ -266,6 +274,13 @@ NVTEXOutcome run_passes(Problem &p, const Instance &instance, const Layout &layo
   }
   if (row_blocks > 0) {
     launch(instance.convert, row_blocks, kHelperThreads, instance.convert_shared);
+  }
+  if (p.sum_parts != nullptr) {
+    const size_t columns = p.q_side.heads * p.dim_qk;
+    next([&] {
+      return launch_shared(instance.sums, dim3(static_cast<unsigned>(ceil_div(columns, 32)), 3),
+                           kHelperThreads, 0, stream, p);
+    });
   }
   return o;
 }

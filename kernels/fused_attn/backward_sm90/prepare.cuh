@@ -141,6 +141,21 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     }
   }
   if (a.deterministic && thread < 4 * kConsumers) a.turns[at * (4 * kConsumers) + thread] = 0;
+  if constexpr (kHasSums<kDqk, kFp8>) {
+    if (a.sum_parts != nullptr) {
+      // The probabilities of a row add up to 1, so that dv adds up to do.
+      float sums[8] = {};
+#pragma unroll
+      for (int i = 0; i < kM / kAtOnce; ++i) {
+        const float stats = __shfl_sync(~0u, stats_of[i], thread % 32 / kLanes * kLanes);
+        float g[8];
+        to_float(y[i], g);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sums[j] += stats != -INFINITY ? g[j] : 0.0f;
+      }
+      store_sums<kDv>(sums, a.sums_of(1, sequence, block, head), static_cast<int>(a.dim_v));
+    }
+  }
   if (a.dsink == nullptr) return;
   __shared__ float parts[kHelperThreads / 32];
 #pragma unroll
@@ -151,6 +166,37 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     for (int i = 1; i < kHelperThreads / 32; ++i) part += parts[i];
     a.sink_part[at] = part;
   }
+#endif
+}
+
+// The sums of dq, dk and dv over all rows: [heads, 3, dim_qk]. The scores' gradients of a row add up
+// to 0, and so does dk.
+constexpr int kSumColumns = 32, kSumRows = kHelperThreads / kSumColumns;
+template <class Out>
+__global__ void __launch_bounds__(kHelperThreads) sums_kernel(const __grid_constant__ Problem a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  __shared__ float parts[kSumRows][kSumColumns];
+  const int x = static_cast<int>(threadIdx.x) % kSumColumns,
+            y = static_cast<int>(threadIdx.x) / kSumColumns;
+  const int dim = static_cast<int>(a.dim_qk), column = static_cast<int>(blockIdx.x) * kSumColumns + x;
+  const int cols = a.heads * dim, which = static_cast<int>(blockIdx.y);
+  float sum = 0.0f;
+  if (column < cols && which != 1) {
+    const int rows = static_cast<int>(a.batch) * a.query_blocks;
+    const float *from = a.sum_parts + int64_t{which / 2} * rows * cols + column;
+#pragma unroll 8
+    for (int r = y; r < rows; r += kSumRows) sum += from[int64_t{r} * cols];
+  }
+  parts[y][x] = sum;
+  __syncthreads();
+  if (y > 0 || column >= cols) return;
+#pragma unroll
+  for (int i = 1; i < kSumRows; ++i) sum += parts[i][x];
+  const float f[1] = {sum};
+  store(a.sums, static_cast<size_t>((column / dim * 3 + which) * dim + column % dim),
+        from_float<Out>(f));
 #endif
 }
 

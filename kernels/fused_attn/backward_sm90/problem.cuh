@@ -25,6 +25,10 @@ struct Maps {
   CUtensorMap q, k, v, d_o, bias, dbias;
 };
 
+// Whether the kernels around the main one can add up gradients.
+template <int kD, bool kFp8>
+constexpr bool kHasSums = !kFp8 && kD <= 128;
+
 struct Problem : NVTEXAttentionArgs {
   Maps maps;
   float scale_v, scale_k;  // Factors of dv, and of dk and dq; with dropout they differ from those
@@ -45,6 +49,9 @@ struct Problem : NVTEXAttentionArgs {
   float *dq_sum;     // [heads, head_blocks, M D], in the order of accumulators.
   int *turns;        // [heads, head_blocks, 8]: key blocks that have added; if deterministic.
   float *sink_part;  // [heads, head_blocks]; if there is a sink.
+  // [2, batch query_blocks, heads dim_qk]: sums over a block of queries of dq and of do; null: sums
+  // are not wanted.
+  float *sum_parts;
   // Key blocks from number `whole` on are shared by `parts` blocks of threads each.
   int whole, parts;
   float *shared_sum;  // [shared blocks, shared_floats]: dv and dk, in the order of accumulators.
@@ -70,6 +77,12 @@ struct Problem : NVTEXAttentionArgs {
   __host__ __device__ bool stores_scores() const {
     return to_bias == BiasGradient::kStored || to_bias == BiasGradient::kGathered;
   }
+  // Sums of a block of queries and a head: of dq or of do.
+  __device__ __forceinline__ float *sums_of(int which, int sequence, int block, int head) const {
+    const int64_t rows = static_cast<int64_t>(batch) * query_blocks;
+    const int64_t row = which * rows + int64_t{sequence} * query_blocks + block;
+    return sum_parts + (row * heads + head) * static_cast<int64_t>(dim_qk);
+  }
   // The slope of ALiBi, in units of log2.
   __device__ __forceinline__ float slope_of(int head) const { return kLog2e * slopes(head); }
   // First block of queries of a sequence within a head.
@@ -85,6 +98,31 @@ struct Problem : NVTEXAttentionArgs {
     return int64_t{key_head} * key_head_blocks + first + block;
   }
 };
+
+#if defined(__CUDACC__)
+// The sums of columns that the threads of a block of 32 D / 8 times some have, eight each, thread t
+// those from t % (D / 8) * 8 on, to `to`. Every thread calls it.
+template <int kD>
+__device__ __forceinline__ void store_sums(const float (&sums)[8], float *to, int dim) {
+  constexpr int kUnits = kD / 8, kWarps = kHelperThreads / 32;
+  static_assert(32 % kUnits == 0, "the lanes of a warp have whole rows");
+  __shared__ float parts[kWarps][kD];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float sum = sums[i];
+#pragma unroll
+    for (int step = kUnits; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane < kUnits) parts[thread / 32][lane * 8 + i] = sum;
+  }
+  __syncthreads();
+  if (thread >= dim) return;
+  float sum = parts[0][thread];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum += parts[w][thread];
+  to[thread] = sum;
+}
+#endif
 
 // The address of element 0 of row r.
 template <class T>

@@ -150,7 +150,8 @@ Instance instance() {
           gradient_kernel<T, kD, kM, kDropout, kExtra>,
           convert_kernel<T, kD, kM, false>,
           Sizes<kD, kM, kExtra>::kBytes,
-          kM * (kD + 4) * 4};
+          kM * (kD + 4) * 4,
+          kHasSums<kD, false> ? sums_kernel<T> : nullptr};
 }
 
 }  // namespace sm90_backward

@@ -155,10 +155,13 @@ pub struct AttentionArgs {
     /// come before these, and how many there are beside these in all.
     pub heads_before: usize,
     pub other_heads: usize,
+    /// Backward, with as many heads of keys as of queries and one number of elements: where the sums of dq, dk and dv
+    /// over the rows of all sequences go, `[heads, 3, dim_qk]` of the dtype of dq, or null.
+    pub sums: *mut c_void,
 }
 
 operator! {
-    attention(AttentionArgs) version 1 minor 1; |a|
+    attention(AttentionArgs) version 1 minor 2; |a|
     variants u32::from(a.backward) => [forward, backward];
     dtypes a.q, a.k, a.v, a.o, a.d_o, a.dq, a.dk, a.dv, a.bias, a.dbias;
     features {
@@ -177,6 +180,7 @@ operator! {
         WINDOW_RIGHT = a.window_right >= 0,
         BOTTOM_RIGHT = a.bottom_right,
         OTHER_HEADS = a.other_heads != 0 && a.dropout != 0.0,
+        SUMS = a.sums,
     }
     workspace a.workspace_bytes;
 }

@@ -174,4 +174,7 @@ pub struct Backward<'a> {
     pub dv: &'a Tensor,
     pub dbias: Option<&'a Tensor>,
     pub doffset: Option<&'a Tensor>,
+    /// `[heads, 3, elements of a head]`, of the dtype of dq: where the sums of dq, dk and dv over all rows go, if what
+    /// runs the pass adds them up.
+    pub sums: Option<&'a Tensor>,
 }

@@ -9,7 +9,7 @@ use super::problem::{Pages, Problem};
 use super::rows::check_elements;
 use crate::backend::{self, args::*};
 use crate::check;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Bias_Type::NVTE_POST_SCALE_BIAS;
 use crate::types::NVTE_QKV_Format::*;
@@ -222,16 +222,17 @@ pub fn forward(
             args.max = output("Aux_CTX_Tensors.tensors[1] (Max)", tensors.max)?.cast();
         }
     }
-    run(args, &problem, workspace, stream)
+    run(args, &problem, workspace, stream).map(drop)
 }
 
-/// Writes the gradients of q, k and v and, if they are there, of the bias and of the softmax's offset.
+/// Writes the gradients of q, k and v and, if they are there, of the bias and of the softmax's offset. Returns whether it
+/// also writes the sums that are wanted.
 pub fn backward(
     attention: &Attention,
     tensors: &Backward,
     workspace: &mut Workspace,
     stream: cudaStream_t,
-) -> Result<()> {
+) -> Result<bool> {
     let saved = [
         "Aux_CTX_Tensors (Bias)",
         "Aux_CTX_Tensors (SoftmaxOffset)",
@@ -259,9 +260,10 @@ pub fn backward(
     d_o.has_shape(&problem.shape(0, attention.do_format, problem.dim_v))?;
     let elements: usize = [&dq, &dk, &dv].map(|grad| grad.buffer().shape.numel()).iter().sum();
     if elements == 0 || problem.batch == 0 {
-        return workspace.take(kNVTEByte, Shape::new(&[1])).map(drop);
+        return workspace.take(kNVTEByte, Shape::new(&[1])).map(|_| false);
     }
     let mut args = problem.args(true)?;
+    args.sums = tensors.sums.map_or(null_mut(), |sums| sums.rowwise.ptr());
     let layout = &attention.dqkv_layout;
     dq.has_shape(&problem.shape(0, layout.q, problem.dim_qk))?;
     dk.has_shape(&problem.shape(1, layout.kv, problem.dim_qk))?;
@@ -306,7 +308,8 @@ pub fn backward(
     run(args, &problem, workspace, stream)
 }
 
-/// Lets the backend choose an implementation, takes the memory that it needs, and runs it.
+/// Lets the backend choose an implementation, takes the memory that it needs, and runs it. Returns whether that one writes
+/// the sums of gradients that are wanted: few do.
 ///
 /// Without addresses (the caller asks for the size) the choice supposes tensors aligned to 16 bytes.
 fn run(
@@ -314,11 +317,18 @@ fn run(
     problem: &Problem,
     workspace: &mut Workspace,
     stream: cudaStream_t,
-) -> Result<()> {
-    let plan = backend::attention_plan(&args, false)?;
+) -> Result<bool> {
+    let plan = match backend::attention_plan(&args, false) {
+        Err(error) if error.kind == Kind::Unsupported && !args.sums.is_null() => {
+            args.sums = null_mut();
+            backend::attention_plan(&args, false)?
+        }
+        plan => plan?,
+    };
+    let sums = !args.sums.is_null();
     let bytes = problem.workspace_bytes(plan.workspace_bytes);
     let Some(data) = workspace.take(kNVTEByte, Shape::new(&[bytes.max(1)]))? else {
-        return Ok(());
+        return Ok(sums);
     };
     if !(data as usize).is_multiple_of(16) {
         let expected = "an address that is a multiple of 16";
@@ -334,7 +344,7 @@ fn run(
         backend::run(&memset, stream)?;
         args.sink = zeros.cast();
     }
-    backend::run(&args, stream)
+    backend::run(&args, stream).map(|()| sums)
 }
 
 /// Entries of a sequence in a page table, which has rows for all sequences.

@@ -329,6 +329,7 @@ impl Problem {
             workspace_bytes: 0,
             heads_before: o.other_heads[0],
             other_heads: o.other_heads[1],
+            sums: null_mut(),
         })
     }
 

@@ -31,6 +31,9 @@ pub(crate) unsafe extern "C-unwind" fn attention_plan(
             return Outcome::unimplemented(format!("cpu_tiled: dtype {}", tensor.dtype));
         }
     }
+    if !a.sums.is_null() {
+        return Outcome::unimplemented("cpu_tiled: sums of the gradients");
+    }
     *plan = AttentionPlan {
         workspace_bytes: 0,
         implementation: 0,

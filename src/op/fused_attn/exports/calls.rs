@@ -323,9 +323,10 @@ impl BackwardCall {
             dv: &dv,
             dbias: dbias.as_ref(),
             doffset: doffset.as_ref(),
+            sums: None,
         };
         workspace::of_handle(self.workspace, Asks::WithoutPointer, |workspace| {
-            backward(&attention, &tensors, workspace, self.stream)
+            backward(&attention, &tensors, workspace, self.stream).map(drop)
         })
     }
 }
