@@ -37,7 +37,6 @@ struct Params {
   CUtensorMap rows, cols;
   const void *bias;  // BF16 [m]; null: none.
   void *aux;         // BF16 [n, m]: read by derivatives, else written.
-  bool slope;        // It has the derivative of GELU, not what that is applied to.
   void *d;           // BF16 [n, m]
   float *sums;       // [n / kRows, m]: sums of each tile's columns; null: not wanted.
   int n, m, k;
@@ -214,8 +213,19 @@ __device__ __forceinline__ void prefetch_l2(const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes) : "memory");
 }
 
-// A warp takes pieces, a thread 8 columns of every fourth row.
-template <bool kDerivative>
+// What nobody reads soon, or again, leaves L2 to what follows.
+__device__ __forceinline__ void store_once(void *to, size_t at, const Vec<BF16, 8> &v) {
+  __stcs(reinterpret_cast<uint4 *>(static_cast<uint16_t *>(to) + at),
+         make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]));
+}
+__device__ __forceinline__ Vec<BF16, 8> load_once(const void *from, size_t at, bool exists) {
+  uint4 x = {};
+  if (exists) x = __ldcs(reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(from) + at));
+  return {x.x, x.y, x.z, x.w};
+}
+
+// A warp takes pieces, a thread 8 columns of every fourth row. kSlope: `aux` has the derivative.
+template <bool kDerivative, bool kSlope>
 __device__ __forceinline__ void finish(const Params &p, unsigned char *shared, Control &control) {
   using Lot = Vec<BF16, 8>;
   constexpr int kLots = kPieceRows / 4;
@@ -244,7 +254,7 @@ __device__ __forceinline__ void finish(const Params &p, unsigned char *shared, C
     const auto fetch = [&](int piece) {
 #pragma unroll
       for (int r = 0; r < kLots; ++r) {
-        next[r] = load<BF16, 8>(p.aux, place(piece, r), piece < pieces);
+        next[r] = load_once(p.aux, place(piece, r), piece < pieces);
       }
     };
     // The warps take turns in having a piece more.
@@ -280,14 +290,14 @@ __device__ __forceinline__ void finish(const Params &p, unsigned char *shared, C
           to_float(x[r], input);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
-            f[e] *= p.slope ? input[e] : gelu_slope(input[e]);
+            f[e] *= kSlope ? input[e] : gelu_slope(input[e]);
             sum[e] += f[e];
           }
-        } else if (p.slope) {
+        } else if constexpr (kSlope) {
           float slopes[8];
 #pragma unroll
           for (int e = 0; e < 8; ++e) f[e] = gelu(f[e], slopes[e]);
-          store(p.aux, place(piece, r), from_float<BF16>(slopes));
+          store_once(p.aux, place(piece, r), from_float<BF16>(slopes));
         } else {
           store(p.aux, place(piece, r), v[r]);
 #pragma unroll
@@ -332,7 +342,7 @@ __device__ __forceinline__ void finish(const Params &p, unsigned char *shared, C
 #define NVTE_PAIRS
 #endif
 
-template <bool kMnCols, bool kDerivative>
+template <bool kMnCols, bool kDerivative, bool kSlope>
 __global__ void NVTE_PAIRS __launch_bounds__(kThreads, 1)
     gelu_product_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -356,7 +366,7 @@ __global__ void NVTE_PAIRS __launch_bounds__(kThreads, 1)
     if (warp == kConsumerThreads / 32) {
       produce<kMnCols>(p, shared, control);
     } else {
-      finish<kDerivative>(p, shared, control);
+      finish<kDerivative, kSlope>(p, shared, control);
     }
   }
   // Neither block ends while the other may still arrive at its barriers.
@@ -430,10 +440,12 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
       a.sm_count != 0) {
     return unimplemented("the product is not one of whole tiles in BF16");
   }
+  if (a.aux_slope && a.transa == derivative) {
+    return unimplemented("GELU leaves its derivative to a product with the weight as it lies");
+  }
   Params p = {};
   p.bias = a.epilogue == NVTEX_EPILOGUE_GELU_BIAS ? a.bias : nullptr;
   p.aux = a.aux;
-  p.slope = a.aux_slope;
   p.d = a.d;
   p.sums = sums > 0 ? static_cast<float *>(a.workspace) : nullptr;
   p.n = static_cast<int>(a.n);
@@ -451,9 +463,17 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
         a.transa ? map(&p.cols, a.a, a.m, a.k, kCols / 2) : map(&p.cols, a.a, a.k, a.m, kDepth / 2);
   }
   if (done.status != NVTEX_BACKEND_OK) return done;
-  const auto kernel =
-      a.transa ? (derivative ? gelu_product_kernel<false, true> : gelu_product_kernel<false, false>)
-               : (derivative ? gelu_product_kernel<true, true> : gelu_product_kernel<true, false>);
+  void (*kernel)(Params) = nullptr;
+  if (a.aux_slope) {
+    kernel = derivative ? gelu_product_kernel<true, true, true>
+                        : gelu_product_kernel<false, false, true>;
+  } else if (a.transa) {
+    kernel = derivative ? gelu_product_kernel<false, true, false>
+                        : gelu_product_kernel<false, false, false>;
+  } else {
+    kernel = derivative ? gelu_product_kernel<true, true, false>
+                        : gelu_product_kernel<true, false, false>;
+  }
   const dim3 grid(static_cast<unsigned>(device.sm_count) / 2 * 2);
   done = launch_shared(kernel, grid, kThreads, kSharedBytes, stream, p);
   if (done.status != NVTEX_BACKEND_OK || p.sums == nullptr) return done;

@@ -392,16 +392,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    c.store(a.partial, ((before + k) * a.parts + blockIdx.y) * a.cols, v,
-            from_float<F32>(sums[k]));
+    c.store(a.partial, ((before + k) * a.parts + blockIdx.y) * a.cols, v, from_float<F32>(sums[k]));
   }
 }
 
 constexpr int kTotalThreads = 1024;
 
 // dgamma, then dbeta, then the sums of `add` and dx, by blockIdx.y: 32 columns of a block, by 32
-// warps that take every 32nd part. A batch of loads has the parts of 160 blocks: with few rows the time of a second one
-// counts.
+// warps that take every 32nd part. A batch of loads has the parts of 160 blocks: with few rows the
+// time of a second one counts.
 __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(const __grid_constant__ BackwardArgs args, size_t parts) {
   constexpr int kWarps = kTotalThreads / 32;

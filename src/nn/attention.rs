@@ -1022,7 +1022,14 @@ impl MultiheadAttention {
             let grads = [&dq, &dk, &dv];
             self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, None)?;
             if let Some(linear) = &mut self.key_value {
-                linear.backward_to(run, key_value, &Grad::Ready(&kv.tensor), None, None, dmemory)?;
+                linear.backward_to(
+                    run,
+                    key_value,
+                    &Grad::Ready(&kv.tensor),
+                    None,
+                    None,
+                    dmemory,
+                )?;
             }
         } else if self.stays_packed(tape.frequencies.as_ref()) {
             let [dq, dk, dv] = [0, 1, 2].map(|which| self.part(whole, lengths, heads, which));

@@ -119,7 +119,10 @@ impl NormLayer {
     ) -> Result<()> {
         let bound = |p: &Parameter| p.grad.is_some();
         if more.iter().all(Option::is_none)
-            && dx.is_none() && !bound(&self.gamma) && !self.beta.as_ref().is_some_and(bound) {
+            && dx.is_none()
+            && !bound(&self.gamma)
+            && !self.beta.as_ref().is_some_and(bound)
+        {
             return Ok(());
         }
         let scratch;

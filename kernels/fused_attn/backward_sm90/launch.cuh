@@ -84,9 +84,8 @@ struct Layout {
     turns = take(a.deterministic ? all * 4 * kConsumers * sizeof(int) : 0);
     parts = take(a.dsink != nullptr ? all * sizeof(float) : 0);
     const size_t query_blocks = a.batch * ceil_div(a.q_side.max_seqlen, queries);
-    sum_parts = take(a.sums != nullptr
-                         ? 2 * query_blocks * a.q_side.heads * a.dim_qk * sizeof(float)
-                         : 0);
+    sum_parts =
+        take(a.sums != nullptr ? 2 * query_blocks * a.q_side.heads * a.dim_qk * sizeof(float) : 0);
     shared_blocks =
         a.kv_side.heads * a.batch * ceil_div(a.kv_side.max_seqlen, tile.keys) - shares.whole;
     shared_sum = take(shared_blocks * tile.shared_floats() * sizeof(float));
@@ -229,7 +228,7 @@ struct Instance {
   void (*gradient)(Problem);
   void (*convert)(Problem);                // Rounds the sums of dq.
   size_t gradient_shared, convert_shared;  // Bytes of dynamic shared memory.
-  void (*sums)(Problem) = nullptr;         // Adds up sums of blocks of queries, where there are any.
+  void (*sums)(Problem) = nullptr;  // Adds up sums of blocks of queries, where there are any.
 };
 
 // Runs all passes. `more_maps` makes the tensor maps that not every kernel has.

@@ -28,6 +28,29 @@ __device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
   }
 }
 
+// Adds up columns of a block and stores them: thread t has sums of eight, from number
+// t % (D / 8) * 8 on. Every thread calls it.
+template <int kD>
+__device__ __forceinline__ void store_sums(const float (&sums)[8], float *to, int dim) {
+  constexpr int kUnits = kD / 8, kWarps = kHelperThreads / 32;
+  static_assert(32 % kUnits == 0, "the lanes of a warp have whole rows");
+  __shared__ float parts[kWarps][kD];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float sum = sums[i];
+#pragma unroll
+    for (int step = kUnits; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane < kUnits) parts[thread / 32][lane * 8 + i] = sum;
+  }
+  __syncthreads();
+  if (thread >= dim) return;
+  float sum = parts[0][thread];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum += parts[w][thread];
+  to[thread] = sum;
+}
+
 // Of each row, D = sum do o and the statistics in units of log2, which are infinite for rows that
 // contribute nothing. A block of threads takes a block of queries of a head. T: the dtype of do.
 // kFp8: o has a dtype of its own, both have factors, and images of q and do are written.
@@ -169,8 +192,8 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
 #endif
 }
 
-// The sums of dq, dk and dv over all rows: [heads, 3, dim_qk]. The scores' gradients of a row add up
-// to 0, and so does dk.
+// The sums of dq, dk and dv over all rows: [heads, 3, dim_qk]. The scores' gradients of a row add
+// up to 0, and so does dk.
 constexpr int kSumColumns = 32, kSumRows = kHelperThreads / kSumColumns;
 template <class Out>
 __global__ void __launch_bounds__(kHelperThreads) sums_kernel(const __grid_constant__ Problem a) {
@@ -180,7 +203,8 @@ __global__ void __launch_bounds__(kHelperThreads) sums_kernel(const __grid_const
   __shared__ float parts[kSumRows][kSumColumns];
   const int x = static_cast<int>(threadIdx.x) % kSumColumns,
             y = static_cast<int>(threadIdx.x) / kSumColumns;
-  const int dim = static_cast<int>(a.dim_qk), column = static_cast<int>(blockIdx.x) * kSumColumns + x;
+  const int dim = static_cast<int>(a.dim_qk),
+            column = static_cast<int>(blockIdx.x) * kSumColumns + x;
   const int cols = a.heads * dim, which = static_cast<int>(blockIdx.y);
   float sum = 0.0f;
   if (column < cols && which != 1) {

@@ -99,31 +99,6 @@ struct Problem : NVTEXAttentionArgs {
   }
 };
 
-#if defined(__CUDACC__)
-// The sums of columns that the threads of a block of 32 D / 8 times some have, eight each, thread t
-// those from t % (D / 8) * 8 on, to `to`. Every thread calls it.
-template <int kD>
-__device__ __forceinline__ void store_sums(const float (&sums)[8], float *to, int dim) {
-  constexpr int kUnits = kD / 8, kWarps = kHelperThreads / 32;
-  static_assert(32 % kUnits == 0, "the lanes of a warp have whole rows");
-  __shared__ float parts[kWarps][kD];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float sum = sums[i];
-#pragma unroll
-    for (int step = kUnits; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane < kUnits) parts[thread / 32][lane * 8 + i] = sum;
-  }
-  __syncthreads();
-  if (thread >= dim) return;
-  float sum = parts[0][thread];
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) sum += parts[w][thread];
-  to[thread] = sum;
-}
-#endif
-
 // The address of element 0 of row r.
 template <class T>
 __device__ __forceinline__ typename T::Bits *row_of(const NVTEXAttentionTensor &t,

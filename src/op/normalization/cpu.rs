@@ -263,7 +263,8 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
     let each = rows.div_ceil(32).max((TASK / cols).max(1));
     let sums = |task: usize| {
         let (mut dgamma, mut dbeta) = (zeros::<f64>(cols), zeros::<f64>(cols));
-        let [mut of_add, mut of_dx] = wanted.map(|wanted| zeros::<f64>(if wanted { cols } else { 0 }));
+        let [mut of_add, mut of_dx] =
+            wanted.map(|wanted| zeros::<f64>(if wanted { cols } else { 0 }));
         for row in task * each..rows.min((task + 1) * each) {
             let (mu, rsigma) = (mus.map_or(0.0, |mus| mus[row]), rsigmas[row]);
             // SAFETY: the caller's promise; each task has its own rows.
