@@ -29,6 +29,12 @@ __device__ __forceinline__ int current_lane() {
   return lane;
 }
 
+// A value that all lanes of the warp have, as the compiler knows of what a reduction gives: then it
+// keeps what follows from it in registers of the warp, of which descriptors are made at once.
+__device__ __forceinline__ int uniform(int value) {
+  return static_cast<int>(__reduce_or_sync(0xffffffff, static_cast<unsigned>(value)));
+}
+
 // Which scales partial sums are multiplied by.
 enum class Scales {
   kNone,
@@ -36,89 +42,6 @@ enum class Scales {
   kBlockRows,  // One for the rows of the tile, one for each column.
   kLines,      // One for each row, one for each column.
 };
-
-// The next stage of a tile whose partial sums are promoted. It goes back by `release` as soon as
-// its operands and scales have been read.
-template <class C, Scales kScales, class Release>
-__device__ __forceinline__ void promote_stage(Control<C> &control, uint64_t rows, uint64_t cols,
-                                              int stage, int block, bool any, int halves,
-                                              float (&d)[C::kCols / 2], Release release) {
-  constexpr bool kRowScales = kScales == Scales::kBlockCols || kScales == Scales::kLines;
-  constexpr bool kBlockScales = kScales == Scales::kBlockCols || kScales == Scales::kBlockRows;
-  constexpr bool kColScales = kScales == Scales::kBlockRows || kScales == Scales::kLines;
-  const int lane = current_lane();
-  float row_scale[2] = {1.0f, 1.0f};
-  if constexpr (kRowScales) {
-    const float *from = control.row_scales[stage] + (threadIdx.x - C::kProducerThreads) / 32 * 16;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) row_scale[h] = from[lane / 4 + 8 * h];
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half == halves) break;
-    if (!any) continue;
-    float part[kPartCols / 2];
-    const auto multiply = [&](int s) {
-      Product<typename C::In, kPartCols>::shared(
-          part, advance_descriptor(rows, s * 32),
-          advance_descriptor(cols, half * kPartCols * 128 + s * 32), s > 0);
-    };
-    wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < C::kSteps; ++s) multiply(s);
-    wgmma_commit_group();
-    const float block_scale =
-        kBlockScales
-            ? control.block_scales[stage][kScales == Scales::kBlockRows ? 0 : half][block % 4]
-            : 1.0f;
-    const float scale[2] = {row_scale[0] * block_scale, row_scale[1] * block_scale};
-    // Scales of columns are loaded before those that are used, the first while products are made.
-    constexpr int kBatch = 4;
-    float2 next[kBatch];
-    const auto load_scales = [&](int first) {
-      const float *from = control.col_scales[stage] + half * kPartCols + 2 * (lane % 4);
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        next[i] = *reinterpret_cast<const float2 *>(from + 8 * (first + i));
-      }
-    };
-    if constexpr (kColScales) load_scales(0);
-    wgmma_wait_group<0>();
-    pin(part);
-    if constexpr (!kColScales) {
-      // The values have arrived before the stage goes back.
-      asm volatile("" ::"f"(scale[0]), "f"(scale[1]) : "memory");
-      if (half + 1 == halves) release();
-    }
-    float *const sum = d + half * kPartCols / 2;
-    if constexpr (kScales == Scales::kNone) {
-#pragma unroll
-      for (int j = 0; j < kPartCols / 2; ++j) sum[j] += part[j];
-    } else if constexpr (kScales == Scales::kBlockCols) {
-#pragma unroll
-      for (int j = 0; j < kPartCols / 2; ++j) {
-        sum[j] = __fmaf_rn(part[j], scale[j / 2 % 2], sum[j]);
-      }
-    } else {
-#pragma unroll
-      for (int first = 0; first < kPartCols / 8; first += kBatch) {
-        float2 scales[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) scales[i] = next[i];
-        if (first + kBatch < kPartCols / 8) load_scales(first + kBatch);
-#pragma unroll
-        for (int j = 4 * first; j < 4 * (first + kBatch); ++j) {
-          const float2 both = scales[j / 4 - first];
-          const float own = j % 2 == 0 ? both.x : both.y;
-          sum[j] = kScales == Scales::kBlockRows
-                       ? __fmaf_rn(part[j], own * block_scale, sum[j])
-                       : __fmaf_rn(__fmul_rn(part[j], row_scale[j / 2 % 2]), own, sum[j]);
-        }
-      }
-    }
-  }
-  if (kColScales || !any) release();
-}
 
 // Where a consumer is in the rings of stages and of tiles, in one register.
 template <int kStages>
@@ -140,6 +63,124 @@ struct Places {
   }
   __device__ __forceinline__ void advance_tile() { bits = (bits + 16) % 64; }
 };
+
+// Scales of a stage, as a thread needs them for the sums of its rows.
+struct StageScales {
+  float row[2];    // Of its two rows of each 16.
+  float block[2];  // Of each half of the columns, or the first of the rows.
+};
+
+template <class C, Scales kScales>
+__device__ __forceinline__ StageScales read_scales(const Control<C> &control, int stage, int block) {
+  StageScales scales = {{1.0f, 1.0f}, {1.0f, 1.0f}};
+  if constexpr (kScales == Scales::kBlockCols || kScales == Scales::kLines) {
+    const float *from = control.row_scales[stage] + (threadIdx.x - C::kProducerThreads) / 32 * 16;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) scales.row[h] = from[current_lane() / 4 + 8 * h];
+  }
+  if constexpr (kScales == Scales::kBlockCols || kScales == Scales::kBlockRows) {
+#pragma unroll
+    for (int half = 0; half < (kScales == Scales::kBlockRows ? 1 : 2); ++half) {
+      scales.block[half] = control.block_scales[stage][half][block % 4];
+    }
+  }
+  return scales;
+}
+
+// Scales of columns, which are loaded a few at a time before those that are used.
+constexpr int kColBatch = 4;
+struct ColScales {
+  float2 of[kColBatch];  // Of two columns of each 8.
+
+  __device__ __forceinline__ void load(const float *scales, int first) {
+    const float *from = scales + 8 * first + 2 * (current_lane() % 4);
+#pragma unroll
+    for (int i = 0; i < kColBatch; ++i) of[i] = *reinterpret_cast<const float2 *>(from + 8 * i);
+  }
+};
+
+// Adds the sums `part` of a stage and half of the columns to those of the tile. `next`: scales of
+// the first columns, if every column has one.
+template <class C, Scales kScales>
+__device__ __forceinline__ void promote(const StageScales &scales, const float *col_scales,
+                                        ColScales &next, int half,
+                                        const float (&part)[kPartCols / 2],
+                                        float (&d)[C::kCols / 2]) {
+  float *const sum = d + half * kPartCols / 2;
+  if constexpr (kScales == Scales::kNone) {
+#pragma unroll
+    for (int j = 0; j < kPartCols / 2; ++j) sum[j] += part[j];
+  } else if constexpr (kScales == Scales::kBlockCols) {
+    const float scale[2] = {scales.row[0] * scales.block[half], scales.row[1] * scales.block[half]};
+#pragma unroll
+    for (int j = 0; j < kPartCols / 2; ++j) {
+      sum[j] = __fmaf_rn(part[j], scale[j / 2 % 2], sum[j]);
+    }
+  } else {
+#pragma unroll
+    for (int first = 0; first < kPartCols / 8; first += kColBatch) {
+      const ColScales cols = next;
+      if (first + kColBatch < kPartCols / 8) next.load(col_scales, first + kColBatch);
+#pragma unroll
+      for (int j = 4 * first; j < 4 * (first + kColBatch); ++j) {
+        const float2 both = cols.of[j / 4 - first];
+        const float own = j % 2 == 0 ? both.x : both.y;
+        sum[j] = kScales == Scales::kBlockRows
+                     ? __fmaf_rn(part[j], own * scales.block[0], sum[j])
+                     : __fmaf_rn(__fmul_rn(part[j], scales.row[j / 2 % 2]), own, sum[j]);
+      }
+    }
+  }
+}
+
+// Multiplies a tile of `blocks` stages, whose partial sums are promoted. What does not depend on
+// the products comes while they are made: the stage before goes back by `release`, the next one is
+// waited for, and its scales are read.
+template <class C, Scales kScales, class Release>
+__device__ __forceinline__ void multiply_promoted(Control<C> &control, Places<C::kStages> &at,
+                                                  uint64_t rows_at, uint64_t cols_at, int blocks,
+                                                  int halves, float (&d)[C::kCols / 2],
+                                                  Release release) {
+  if (blocks == 0) return;
+  control.stages.consumer_wait(at.stage());
+  StageScales next = read_scales<C, kScales>(control, at.stage().stage, 0);
+#pragma unroll 1
+  for (int i = 0; i < blocks; ++i) {
+    const int stage = at.stage().stage;
+    const StageScales scales = next;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half == halves) break;
+      float part[kPartCols / 2];
+      wgmma_fence();
+#pragma unroll
+      for (int s = 0; s < C::kSteps; ++s) {
+        Product<typename C::In, kPartCols>::shared(
+            part, advance_descriptor(rows_at, stage * C::kStageBytes + s * 32),
+            advance_descriptor(cols_at, stage * C::kStageBytes + half * kPartCols * 128 + s * 32),
+            s > 0);
+      }
+      wgmma_commit_group();
+      if (half == 0 && i > 0) release(at.last_stage());
+      if (half + 1 == halves) {
+        at.advance_stage();
+        if (i + 1 < blocks) {
+          control.stages.consumer_wait(at.stage());
+          next = read_scales<C, kScales>(control, at.stage().stage, i + 1);
+        }
+      }
+      const float *const col_scales = control.col_scales[stage] + half * kPartCols;
+      ColScales cols;
+      if constexpr (kScales == Scales::kBlockRows || kScales == Scales::kLines) {
+        cols.load(col_scales, 0);
+      }
+      wgmma_wait_group<0>();
+      pin(part);
+      promote<C, kScales>(scales, col_scales, cols, half, part, d);
+    }
+  }
+  release(at.last_stage());
+}
 
 template <class C>
 __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *shared,
@@ -172,12 +213,12 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     control.tiles.consumer_wait(at.tile());
     const Tile &t = control.tile[at.tile().stage];
     const Problem *problem = t.problem;
-    // The shuffles tell the compiler that all lanes of a warp have the same values.
-    if (__shfl_sync(0xffffffff, problem == nullptr, 0)) break;
+    if (__any_sync(0xffffffff, problem == nullptr)) break;
     const int row = t.row + 64 * w, col = t.col;
-    const int blocks = __shfl_sync(0xffffffff, t.blocks, 0);
+    const int blocks = uniform(t.blocks);
     const bool any = row < problem->n && col < problem->m;
-    const int products = __shfl_sync(0xffffffff, any ? blocks : 0, 0);
+    const int products = uniform(any ? blocks : 0);
+    at.bits = uniform(at.bits);
     float d[C::kCols / 2];
 #pragma unroll
     for (int i = 0; i < C::kCols / 2; ++i) d[i] = 0.0f;
@@ -201,18 +242,10 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       wgmma_commit_group();
     };
     if constexpr (C::kPromote) {
-      const int halves = __shfl_sync(0xffffffff, col + kPartCols < problem->m ? 2 : 1, 0);
+      const int halves = uniform(col + kPartCols < problem->m ? 2 : 1);
       const auto promote = [&](auto scales) {
-#pragma unroll 1
-        for (int i = 0; i < blocks; ++i, at.advance_stage()) {
-          const int stage = at.stage().stage;
-          control.stages.consumer_wait(at.stage());
-          const auto release_stage = [&] { release(stage); };
-          promote_stage<C, decltype(scales)::value>(
-              control, advance_descriptor(rows_at, stage * C::kStageBytes),
-              advance_descriptor(cols_at, stage * C::kStageBytes), stage, i, any, halves, d,
-              release_stage);
-        }
+        multiply_promoted<C, decltype(scales)::value>(control, at, rows_at, cols_at, products,
+                                                      halves, d, release);
       };
       if (p.rows_mode == NVTE_DELAYED_TENSOR_SCALING) {
         promote(std::integral_constant<Scales, Scales::kNone>{});
@@ -236,7 +269,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       if (products > 0) release(at.last_stage());
     }
 #pragma unroll 1
-    for (int i = C::kPromote ? blocks : products; i < blocks; ++i, at.advance_stage()) {
+    for (int i = products; i < blocks; ++i, at.advance_stage()) {
       control.stages.consumer_wait(at.stage());
       release(at.stage().stage);
     }

@@ -139,20 +139,22 @@ __device__ __forceinline__ void write_tile(const Output &out, int row, int col, 
   }
 }
 
-// Sends results of a consumer to D in bulk: all its threads write two chunks of them at a time to
-// shared memory, where its first one copies or adds them to D from, while the next are written.
+// Sends results of a consumer to D in bulk: all its threads write a buffer of them at a time to
+// shared memory, where its first one copies or adds them to D from, while the next are written if
+// there is a second buffer.
 template <class C, int kBytes>
 __device__ __forceinline__ void store_tile(const Problem &problem, int row, int col, bool half,
                                            const float (&d)[C::kCols / 2], unsigned char *results,
                                            int w) {
-  constexpr int kChunkCols = 128 / kBytes, kCols = 2 * kChunkCols;
+  constexpr int kChunkCols = 128 / kBytes, kCols = C::kResultChunks * kChunkCols;
   const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
   const float alpha = problem.alpha;
   const bool adds = problem.stores == Stores::kBulkAdd;
 #pragma unroll
   for (int first = 0; first < C::kCols; first += kCols) {
-    unsigned char *const buffer = results + first / kCols % 2 * 2 * kChunkBytes;
-    if (thread == 0) cp_async_bulk_wait_group_read<1>();
+    unsigned char *const buffer =
+        results + first / kCols % C::kResultBuffers * C::kResultChunks * kChunkBytes;
+    if (thread == 0) cp_async_bulk_wait_group_read<C::kResultBuffers - 1>();
     bar_sync(kStoreBarrier + w, 128);
 #pragma unroll
     for (int i = 0; i < kCols / 4; ++i) {
@@ -174,7 +176,7 @@ __device__ __forceinline__ void store_tile(const Problem &problem, int row, int 
     bar_sync(kStoreBarrier + w, 128);
     if (thread == 0) {
 #pragma unroll
-      for (int chunk = 0; chunk < 2; ++chunk) {
+      for (int chunk = 0; chunk < C::kResultChunks; ++chunk) {
         const int x = col + first + chunk * kChunkCols;
         if (x >= problem.m) break;
         if (adds) {

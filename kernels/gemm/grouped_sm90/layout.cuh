@@ -31,21 +31,24 @@ struct Config {
   static constexpr bool kBulkStores = stores_in_bulk(kKind);
   // Whether an operand is stored with its inner dimension first.
   static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
-  static constexpr int kCols = 256, kStages = kBulkStores ? 3 : 4;
+  static constexpr int kCols = 256, kStages = kBulkStores && !kPromote ? 3 : 4;
   static constexpr int kDepth = 128 / kBytes;  // Elements of the inner dimension in a stage.
   static constexpr int kSteps = 4;             // Products of a stage.
   static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kCols * 128;
-  // Results of each consumer on their way to D: two buffers of two chunks, 64 lines of 128 bytes.
+  // Results of each consumer on their way to D: chunks, 64 lines of 128 bytes, two in each of two
+  // buffers. Promotion needs the room for stages: it has one chunk, with as much more as words of
+  // results are staged in.
   static constexpr int kAtResults = kStages * kStageBytes;
-  static constexpr int kResultBytes = kBulkStores ? 4 * kChunkBytes : 0;
+  static constexpr int kResultChunks = kPromote ? 1 : 2, kResultBuffers = kPromote ? 1 : 2;
+  static constexpr int kResultBytes = !kBulkStores ? 0 : kPromote ? 10240 : 4 * kChunkBytes;
   static constexpr int kAtControl = kAtResults + 2 * kResultBytes;
   static constexpr int kScaleStages = kPromote ? kStages : 1;
   static constexpr int kProducerThreads = 128, kThreads = kProducerThreads + 256;
   static constexpr int kConsumerRegs = kMx ? 176 : kConsumerRegisters;
   static constexpr int kProducerRegs = kMx ? 152 : kProducerRegisters;
-  // How many arrivals commit a stage, and how many release it: four warps convert MXFP8, and the
-  // blocks of a cluster do so each for itself.
-  static constexpr int kCommits = kMx ? 4 : 1, kReleases = kMx ? 8 : 16;
+  // How many arrivals commit a stage, and how many release it: a warp copies operands, another one
+  // scales; four warps convert MXFP8, and the blocks of a cluster do so each for itself.
+  static constexpr int kCommits = kMx ? 4 : kPromote ? 2 : 1, kReleases = kMx ? 8 : 16;
 };
 
 // A tile of D, as the producer describes it to the consumers.

@@ -115,10 +115,9 @@ __device__ __forceinline__ void fetch_c(const Params &p, const Problem &problem,
   }
 }
 
-// Copies a tile in bulk, by one thread.
+// Copies the operands of a tile in bulk, by one thread.
 template <class C>
-__device__ __forceinline__ void copy_bulk(const Params &p, unsigned char *shared,
-                                          Control<C> &control, const Tile &t,
+__device__ __forceinline__ void copy_bulk(unsigned char *shared, Control<C> &control, const Tile &t,
                                           PipelineState<C::kStages> &at, unsigned rank) {
   constexpr int kColChunks = C::kCols / kChunk;
   const Problem &problem = *t.problem;
@@ -131,38 +130,7 @@ __device__ __forceinline__ void copy_bulk(const Params &p, unsigned char *shared
     uint64_t *full = control.stages.barrier(at);
     const int inner = i * C::kDepth;
     control.stages.producer_acquire(at);
-    uint32_t scale_bytes = 0;
-    if constexpr (C::kPromote) {
-      const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
-                              int outer, int most) {
-        const int pitch = (outers + 3) / 4 * 4;
-        if (mode != NVTE_BLOCK_SCALING_1D || outer >= pitch) return;
-        const auto bytes = static_cast<uint32_t>(min(pitch - outer, most) * 4);
-        cp_async_bulk_load(
-            to, element<float>(from, static_cast<size_t>(int64_t{i} * pitch + outer)), bytes, full);
-        scale_bytes += bytes;
-      };
-      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row,
-             kRows);
-      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col,
-             C::kCols);
-      const auto blocks = [&](NVTEScalingMode mode, const void *from, int outers, int outer,
-                              int count) {
-        if (mode != NVTE_BLOCK_SCALING_2D) return;
-        const int pitch = (t.blocks + 3) / 4 * 4;
-#pragma unroll
-        for (int j = 0; j < count; ++j) {
-          if (outer + 128 * j >= outers) break;
-          const int64_t where = int64_t{outer / 128 + j} * pitch + i / 4 * 4;
-          cp_async_bulk_load(control.block_scales[at.stage][j],
-                             element<float>(from, static_cast<size_t>(where)), 16, full);
-          scale_bytes += 16;
-        }
-      };
-      blocks(p.rows_mode, problem.rows_scales, problem.n, t.row, 1);
-      blocks(p.cols_mode, problem.cols_scales, problem.m, t.col, 2);
-    }
-    mbarrier_arrive_expect_tx(full, C::kStageBytes + scale_bytes);
+    mbarrier_arrive_expect_tx(full, C::kStageBytes);
     const auto chunk = [&](bool share, unsigned char *to, const CUtensorMap *map, bool mn,
                            int outer) {
       const int x = mn ? outer : inner, y = mn ? inner : outer;
@@ -190,6 +158,52 @@ __device__ __forceinline__ void copy_bulk(const Params &p, unsigned char *shared
         chunk(false, cols + j * kChunkBytes, cols_map, C::kMnCols, t.col + j * kChunk);
       }
     }
+  }
+}
+
+// Copies the scales of a tile that is promoted in bulk, by one thread of another warp: one thread
+// alone would take longer to start all copies of a stage than its products take.
+template <class C>
+__device__ __forceinline__ void copy_scales(const Params &p, Control<C> &control, const Tile &t,
+                                            PipelineState<C::kStages> &at) {
+  const Problem &problem = *t.problem;
+  struct Lines {
+    const float *from;
+    int pitch;
+    uint32_t bytes;
+  };
+  const auto lines = [](NVTEScalingMode mode, const void *scales, int outers, int outer, int most) {
+    const int pitch = (outers + 3) / 4 * 4;
+    const int count = mode == NVTE_BLOCK_SCALING_1D ? max(min(pitch - outer, most), 0) : 0;
+    return Lines{static_cast<const float *>(scales) + outer, pitch,
+                 static_cast<uint32_t>(count) * 4};
+  };
+  Lines rows = lines(p.rows_mode, problem.rows_scales, problem.n, t.row, kRows);
+  Lines cols = lines(p.cols_mode, problem.cols_scales, problem.m, t.col, C::kCols);
+  // At most one operand has scales of whole blocks.
+  const bool of_rows = p.rows_mode == NVTE_BLOCK_SCALING_2D;
+  const int outers = of_rows ? problem.n : problem.m, outer = of_rows ? t.row : t.col;
+  const bool any = (of_rows || p.cols_mode == NVTE_BLOCK_SCALING_2D) && outer < outers;
+  const bool second = any && !of_rows && outer + 128 < outers;
+  const int pitch = (t.blocks + 3) / 4 * 4;
+  const float *const blocks =
+      static_cast<const float *>(of_rows ? problem.rows_scales : problem.cols_scales) +
+      int64_t{outer / 128} * pitch;
+  const uint32_t bytes = rows.bytes + cols.bytes + (any ? 16 : 0) + (second ? 16 : 0);
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.advance()) {
+    uint64_t *full = control.stages.barrier(at);
+    control.stages.producer_acquire(at);
+    mbarrier_arrive_expect_tx(full, bytes);
+    const auto copy = [&](float *to, Lines &x) {
+      if (x.bytes != 0) cp_async_bulk_load(to, x.from, x.bytes, full);
+      x.from += x.pitch;
+    };
+    copy(control.row_scales[at.stage], rows);
+    copy(control.col_scales[at.stage], cols);
+    auto &to = control.block_scales[at.stage];
+    if (any) cp_async_bulk_load(to[0], blocks + i / 4 * 4, 16, full);
+    if (second) cp_async_bulk_load(to[1], blocks + pitch + i / 4 * 4, 16, full);
   }
 }
 
@@ -240,11 +254,11 @@ __device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
       blocks(p.cols_mode, problem.cols_scales, problem.m, t.col, 2);
     }
     fence_proxy_async();
-    // One thread commits for all that have passed the barrier, as one lane of a warp releases a
+    // A thread commits for all that have passed the barrier, as one lane of a warp releases a
     // stage for all. racecheck does not follow that and reports the scales; it reports nothing if
     // every thread commits and releases for itself.
     bar_sync(kProducerBarrier, 128);
-    if (threadIdx.x == 0) control.stages.producer_commit(at);
+    if (threadIdx.x % 32 == 0 && threadIdx.x / 32 < C::kCommits) control.stages.producer_commit(at);
   }
 }
 
@@ -288,7 +302,9 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     } else if (!t.bulk) {
       copy_odd<C>(p, shared, control, t, at);
     } else if (threadIdx.x == 0) {
-      copy_bulk<C>(p, shared, control, t, at, rank);
+      copy_bulk<C>(shared, control, t, at, rank);
+    } else if (C::kPromote && threadIdx.x == 32) {
+      copy_scales<C>(p, control, t, at);
     } else {
       for (int i = 0; i < t.blocks; ++i) at.advance();
     }
