@@ -106,7 +106,7 @@ pub struct Env {
     /// `NVTE_COMM_OVERLAP=0|1|2`: what ranks exchange beside their products.
     pub comm_overlap: Overlap,
     /// `NVTE_COMM_PEER`: bytes of a rank's part from which ranks of one host write to each other's GPUs by copies.
-    /// Smaller ones are faster by NCCL's kernels.
+    /// Smaller ones are faster by kernels, ours up to some size and NCCL's from there.
     pub comm_peer: usize,
     /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
     /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
@@ -117,7 +117,7 @@ pub struct Env {
 }
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
-/// What `NVTE_COMM_PEER` means: never, from 1 MiB, always.
+/// What `NVTE_COMM_PEER` means: never, from 1 MiB, always by copies.
 const PEER_BYTES: &[(&str, usize)] = &[("0", usize::MAX), ("1", 1 << 20), ("all", 0)];
 const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 

@@ -373,7 +373,7 @@ static void run_ranks(int size, void (*body)(Rank *), void *argument) {
     if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) abort();
   }
   for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
+  destroy_ranks(size, comms);
   EXPECT_OK();
   unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);

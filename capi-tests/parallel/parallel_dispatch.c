@@ -5,7 +5,7 @@
 //   NVTE_TEST_NCCL=1 ./parallel_dispatch [RANKS]   (default 2)
 //
 // Times are those of the host's clock on rank 0, from an idle device to an idle device, the median
-// of the rounds. GB/s are those of what a rank sends to others. Ranks without GPUs of their own
+// of the rounds. GB/s are those of what others need of a rank's tokens. Ranks without GPUs of their own
 // have small sizes, so that the program itself is tested.
 #define _POSIX_C_SOURCE 200809L
 
@@ -142,13 +142,16 @@ static void measure(NVTEXCommunicator world, int r) {
   uint16_t *tokens = values_of(kNVTEBFloat16, r, 0, s->tokens * s->hidden, 5);
   float *weights = values_of(kNVTEFloat32, r, 0, slots, 6);
   if (!chosen) abort();
+  // A token once for each other rank that has some of its experts, or a row for each of its choices.
   size_t sent = 0;
+  bool goes[MOST_RANKS];
   for (size_t i = 0; i < slots; i++) {
+    if (i % s->topk == 0) memset(goes, 0, sizeof goes);
     chosen[i] = (int32_t)choice(r, i / s->topk, i % s->topk);
-    sent += (size_t)chosen[i] / (s->experts / ranks) != (size_t)r;
+    const size_t to = (size_t)chosen[i] / (s->experts / ranks);
+    sent += to != (size_t)r && !(s->fixed && goes[to]);
+    goes[to] = true;
   }
-  // A token for each other rank, or a row for each choice of a rank's expert.
-  if (s->fixed) sent = (ranks - 1) * s->tokens;
   nvtex_memcpy_to_device(nvte_tensor_data(a.chosen), chosen, slots * sizeof *chosen, NULL);
   nvtex_memcpy_to_device(nvte_tensor_data(a.tokens), tokens, s->tokens * s->hidden * sizeof *tokens,
                          NULL);

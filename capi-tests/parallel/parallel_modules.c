@@ -688,7 +688,7 @@ static void run_ranks(int size, bool sequence) {
     if (pthread_create(&threads[r], NULL, rank_main, (void *)(intptr_t)r)) abort();
   }
   for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(g_run.comms[r]);
+  destroy_ranks(size, g_run.comms);
   EXPECT_OK();
   for (size_t i = 0; i < g_run.serial.parameters; i++) {
     CHECK(atomic_load(&g_run.counted[i]) == g_run.serial.grads[i].count, "%s: %zu of %zu count",

@@ -39,7 +39,7 @@ static void run_ranks(int size, void (*body)(Rank *), const void *argument) {
   }
   for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
   nvte_ep_shutdown();
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
+  destroy_ranks(size, comms);
   EXPECT_OK();
   unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);

@@ -331,12 +331,21 @@ static inline void *create_rank(void *argument) {
   return NULL;
 }
 
+enum { MOST_GPUS = 8 };
+
+// Communicators under NCCL take a second to make: those that are sound serve again.
+static NVTEXCommunicator g_kept_ranks[MOST_GPUS + 1][MOST_GPUS];
+
 // Communicators of threads, whose data moves through the memory of the process or by NCCL.
 static inline void create_ranks(int size, const NVTEXCommunicatorConfig *config,
                                 NVTEXCommunicator *ranks) {
-  enum { MOST_GPUS = 8 };
   if (!on_own_gpus(size) || size > MOST_GPUS) {
     nvtex_communicator_create_local(size, config, ranks);
+    return;
+  }
+  if (g_kept_ranks[size][0]) {
+    memcpy(ranks, g_kept_ranks[size], (size_t)size * sizeof *ranks);
+    memset(g_kept_ranks[size], 0, sizeof g_kept_ranks[size]);
     return;
   }
   Creation creations[MOST_GPUS];
@@ -354,6 +363,14 @@ static inline void create_ranks(int size, const NVTEXCommunicatorConfig *config,
     pthread_join(threads[r], NULL);
     ranks[r] = creations[r].made;
   }
+}
+
+// Ends what create_ranks() has made.
+static inline void destroy_ranks(int size, const NVTEXCommunicator *ranks) {
+  bool keep = on_own_gpus(size) && size <= MOST_GPUS && atomic_load(&g_bad) == 0;
+  for (int r = 0; keep && r < size; r++) keep = !nvtex_communicator_status(ranks[r]);
+  if (keep) memcpy(g_kept_ranks[size], ranks, (size_t)size * sizeof *ranks);
+  for (int r = 0; !keep && r < size; r++) nvtex_communicator_destroy(ranks[r]);
 }
 
 #endif  // NVTE_CAPI_TESTS_RANKS_H

@@ -35,7 +35,7 @@ static void run_threads(int size, double limit, Body body) {
     if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
   }
   for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(ranks[r]);
+  destroy_ranks(size, ranks);
   EXPECT_OK();
   unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);

@@ -149,6 +149,9 @@ typedef struct NVTEXCommunicatorConfig {
   /**
    * Called once with the message of the first failure, on a thread of the library, whatever the program is doing.
    * It calls nothing of this library. Null: none.
+   *
+   * With collectives of the program, and on rank 0, this is also what connects all ranks by TCP, so that they hear of each other's
+   * end.
    */
   void (*on_failure)(void *user, const char *message);
   /**
@@ -220,7 +223,8 @@ typedef struct NVTEXCollectives {
    */
   int (*split)(void *user, int color, int key, void **child);
   /**
-   * Called when the program aborts the communicator.
+   * Called when the program aborts the communicator, or another rank has ended or has failed: calls that wait for it return. Any
+   * thread may call it.
    */
   void (*abort)(void *user);
   /**
@@ -343,8 +347,9 @@ void nvtex_communicator_nccl_unique_id(uint8_t *id);
  * Creates rank `rank` of `size` under NCCL, each with a GPU of its own: the current device of the thread.
  * Collective. `id` are the 128 bytes of `nvtex_communicator_nccl_unique_id`, the same on all ranks.
  *
- * Ranks do not see each other's processes: one that is killed is noticed by the time limit or by NCCL. On one host
- * use `nvtex_communicator_create_nccl_shared`.
+ * Ranks hear of each other's end over TCP connections to rank 0, on a port that the system chooses: all survivors of a rank that is
+ * killed have an error that names it, within a second, and within 4 seconds if its host is gone. Where rank 0 cannot be reached it
+ * is noticed by the time limit or by NCCL.
  *
  * Calls are queued on their stream. Returns null after an error.
  */

@@ -1,12 +1,13 @@
 // Messages between GPUs of one host by their copy engines. Each device has memory that the others
 // write to: a slot for what arrives, and counters of what has arrived and what has been taken away.
 
-#include <cstdint>
 #include <cstring>
+#include <new>
 
 #include "common/capture.cuh"
 #include "common/launch.cuh"
 #include "nvte/backend/outcome.h"
+#include "nvtex/peer.cuh"
 
 // A message to one device, and one from another. The same struct is in src/parallel/peer.rs.
 struct PeerShift {
@@ -36,25 +37,6 @@ namespace {
 constexpr size_t kCounterBytes = 128;
 constexpr size_t kCounters = 3;
 
-__device__ __forceinline__ uint64_t load_acquire(const uint64_t *counter) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
-  return value;
-}
-
-__device__ __forceinline__ void store_release(uint64_t *counter, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
-}
-
-// Waits for another device, until somebody stops it.
-__device__ __forceinline__ void wait_for(const uint64_t *counter, uint64_t least, const int *stop) {
-  constexpr unsigned kLooks = 256;
-  for (unsigned i = 1; load_acquire(counter) < least; ++i) {
-    if (i % kLooks == 0 && *static_cast<const volatile int *>(stop) != 0) return;
-    __nanosleep(64);
-  }
-}
-
 // The slot is free.
 __global__ void __launch_bounds__(32) begin_kernel(const __grid_constant__ PeerShift a) {
   if (threadIdx.x != 0) return;
@@ -76,19 +58,40 @@ __global__ void __launch_bounds__(32) take_kernel(const __grid_constant__ PeerSh
   if (threadIdx.x == 0) store_release(a.their_taken, *a.count);
 }
 
-NVTEXOutcome shift(const PeerShift &a, cudaStream_t stream) {
+NVTEXOutcome send(const PeerShift &a, cudaStream_t stream) {
   NVTEXOutcome done = launch_grid(false, begin_kernel, dim3(1), 32, stream, a);
   if (done.status != NVTEX_BACKEND_OK) return done;
   const cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
   if (const cudaError_t error = cudaMemcpyAsync(a.their_slot, a.send, a.bytes, kind, stream)) {
     return outcome(error);
   }
-  done = launch_grid(false, arrive_kernel, dim3(1), 32, stream, a);
-  if (done.status != NVTEX_BACKEND_OK) return done;
-  if (const cudaError_t error = cudaMemcpyAsync(a.recv, a.slot, a.bytes, kind, stream)) {
-    return outcome(error);
+  return launch_grid(false, arrive_kernel, dim3(1), 32, stream, a);
+}
+
+NVTEXOutcome take(const PeerShift &a, cudaStream_t stream) {
+  const cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
+  if (a.recv != nullptr) {
+    if (const cudaError_t error = cudaMemcpyAsync(a.recv, a.slot, a.bytes, kind, stream)) {
+      return outcome(error);
+    }
   }
   return launch_grid(false, take_kernel, dim3(1), 32, stream, a);
+}
+
+// The stream of the last call of a communicator, and an event behind that call.
+struct Order {
+  cudaEvent_t event = nullptr;
+  cudaStream_t stream = nullptr;
+  unsigned long long capture = 0;
+  bool used = false;
+};
+
+// The number of the capture of a stream; 0 without one.
+cudaError_t capture_of(cudaStream_t stream, unsigned long long *capture) {
+  cudaStreamCaptureStatus status;
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, capture);
+  if (status != cudaStreamCaptureStatusActive) *capture = 0;
+  return error;
 }
 
 }  // namespace
@@ -177,7 +180,47 @@ extern "C" NVTEXOutcome nvte_cuda_peer_settled(const void *memory, size_t slots,
   return nvte::ok();
 }
 
-// Queues a message to one device and one from another.
-extern "C" NVTEXOutcome nvte_cuda_peer_shift(const PeerShift *args, cudaStream_t stream) noexcept {
-  return nvte::shift(*args, stream);
+// Queues a message to one device, and waits for one from another.
+extern "C" NVTEXOutcome nvte_cuda_peer_send(const PeerShift *args, cudaStream_t stream) noexcept {
+  return nvte::send(*args, stream);
+}
+
+// Takes the message that has come away: copies it, if there is a place for it.
+extern "C" NVTEXOutcome nvte_cuda_peer_take(const PeerShift *args, cudaStream_t stream) noexcept {
+  return nvte::take(*args, stream);
+}
+
+// Makes a call on the stream follow the one before, which may be on another stream.
+extern "C" NVTEXOutcome nvte_cuda_peer_follow(void **order, cudaStream_t stream) noexcept {
+  using namespace nvte;
+  if (*order == nullptr) {
+    auto *made = new (std::nothrow) Order;
+    if (made == nullptr) return {NVTEX_BACKEND_DEVICE_ERROR, "out of host memory"};
+    *order = made;
+    return outcome(cudaEventCreateWithFlags(&made->event, cudaEventDisableTiming));
+  }
+  const Order &last = *static_cast<Order *>(*order);
+  if (!last.used || last.stream == stream) return ok();
+  unsigned long long capture = 0;
+  if (const cudaError_t error = capture_of(stream, &capture)) return outcome(error);
+  // What is captured does not run yet, and follows nothing outside of its graph.
+  if (capture != last.capture) return ok();
+  return outcome(cudaStreamWaitEvent(stream, last.event, 0));
+}
+
+// The call has been queued.
+extern "C" NVTEXOutcome nvte_cuda_peer_queued(void *order, cudaStream_t stream) noexcept {
+  using namespace nvte;
+  Order &last = *static_cast<Order *>(order);
+  if (const cudaError_t error = capture_of(stream, &last.capture)) return outcome(error);
+  last.stream = stream;
+  last.used = true;
+  return outcome(cudaEventRecord(last.event, stream));
+}
+
+extern "C" void nvte_cuda_peer_end_order(void *order) noexcept {
+  if (order == nullptr) return;
+  auto *last = static_cast<nvte::Order *>(order);
+  (void)cudaEventDestroy(last->event);
+  delete last;
 }

@@ -1,21 +1,33 @@
-// Sums and maxima over ranks, in their order, of slots that lie side by side.
+// Sums and maxima over ranks, in their order, of slots that lie side by side or anywhere.
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
 #include "nvte/backend/outcome.h"
+#include "nvtex/peer.cuh"
+#include "nvtex/reduce.cuh"
 
 namespace nvte {
 namespace {
 
 constexpr int kRankThreads = 256;
 
-// The greater of two values; NaN if one of them is.
-__device__ __forceinline__ float greater(float a, float b) { return a >= b || isnan(a) ? a : b; }
+// Where the slots of the ranks are.
+struct Pitched {
+  const char *slots;
+  size_t pitch;
 
-// Each thread reduces the N elements of 16 bytes. The slots are aligned, `to` need not be.
-template <class T, bool kMax>
+  __device__ const char *of(size_t rank) const { return slots + rank * pitch; }
+};
+struct Listed {
+  const char *slots[PeerCall::kMostRanks];
+
+  __device__ const char *of(size_t rank) const { return slots[rank]; }
+};
+
+// Each thread reduces the N elements of 16 bytes.
+template <class T, bool kMax, class Slots>
 __global__ void __launch_bounds__(kRankThreads)
-    rank_sum_kernel(const char *slots, size_t pitch, size_t ranks, void *to, size_t count) {
+    rank_sum_kernel(const __grid_constant__ Slots slots, size_t ranks, void *to, size_t count) {
   constexpr int N = 16 / T::kBytes;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -25,13 +37,11 @@ __global__ void __launch_bounds__(kRankThreads)
   const bool whole = some == N;
   float sum[N];
   for (size_t rank = 0; rank < ranks; ++rank) {
-    const char *slot = slots + rank * pitch;
+    const char *slot = slots.of(rank);
     float x[N];
-    to_float(whole ? load<T, N>(slot, first, true) : load_some<T, N>(slot, first, some), x);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      sum[i] = rank == 0 ? x[i] : kMax ? greater(sum[i], x[i]) : sum[i] + x[i];
-    }
+    const bool vector = whole && reinterpret_cast<uintptr_t>(slot) % 16 == 0;
+    to_float(vector ? load<T, N>(slot, first, true) : load_some<T, N>(slot, first, some), x);
+    add_rank<kMax>(sum, x, rank == 0);
   }
   const Vec<T, N> result = from_float<T, N>(sum);
   if (whole && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
@@ -41,16 +51,30 @@ __global__ void __launch_bounds__(kRankThreads)
   }
 }
 
-template <class T>
-NVTEXOutcome rank_sum(const void *slots, size_t pitch, size_t ranks, void *to, size_t count,
-                      bool max, cudaStream_t stream) {
+template <class T, class Slots>
+NVTEXOutcome rank_sum(const Slots &slots, size_t ranks, void *to, size_t count, bool max,
+                      cudaStream_t stream) {
   const size_t blocks = ceil_div(count, static_cast<size_t>(kRankThreads) * (16 / T::kBytes));
   if (blocks == 0) return ok();
   if (blocks > 0x7fffffff) return unimplemented("rank_sum: 2^40 or more elements");
   const dim3 grid(static_cast<unsigned>(blocks));
-  const char *base = static_cast<const char *>(slots);
-  return launch(max ? rank_sum_kernel<T, true> : rank_sum_kernel<T, false>, grid, kRankThreads,
-                stream, base, pitch, ranks, to, count);
+  const auto kernel = max ? rank_sum_kernel<T, true, Slots> : rank_sum_kernel<T, false, Slots>;
+  return launch(kernel, grid, kRankThreads, stream, slots, ranks, to, count);
+}
+
+template <class Slots>
+NVTEXOutcome rank_sum(const Slots &slots, size_t ranks, void *to, size_t count, NVTEDType dtype,
+                      bool max, cudaStream_t stream) {
+  switch (dtype) {
+    case kNVTEFloat32:
+      return rank_sum<F32>(slots, ranks, to, count, max, stream);
+    case kNVTEFloat16:
+      return rank_sum<F16>(slots, ranks, to, count, max, stream);
+    case kNVTEBFloat16:
+      return rank_sum<BF16>(slots, ranks, to, count, max, stream);
+    default:
+      return unimplemented("rank_sum: floats of 16 or 32 bits");
+  }
 }
 
 }  // namespace
@@ -59,15 +83,15 @@ NVTEXOutcome rank_sum(const void *slots, size_t pitch, size_t ranks, void *to, s
 extern "C" NVTEXOutcome nvte_cuda_rank_sum(const void *slots, size_t pitch, size_t ranks, void *to,
                                            size_t count, NVTEDType dtype, bool max,
                                            cudaStream_t stream) noexcept {
-  using namespace nvte;
-  switch (dtype) {
-    case kNVTEFloat32:
-      return rank_sum<F32>(slots, pitch, ranks, to, count, max, stream);
-    case kNVTEFloat16:
-      return rank_sum<F16>(slots, pitch, ranks, to, count, max, stream);
-    case kNVTEBFloat16:
-      return rank_sum<BF16>(slots, pitch, ranks, to, count, max, stream);
-    default:
-      return unimplemented("rank_sum: floats of 16 or 32 bits");
-  }
+  const nvte::Pitched places = {static_cast<const char *>(slots), pitch};
+  return nvte::rank_sum(places, ranks, to, count, dtype, max, stream);
+}
+
+// As nvte_cuda_rank_sum, of slots at the places of a list.
+extern "C" NVTEXOutcome nvte_cuda_peer_sum(const char *const *slots, size_t ranks, void *to,
+                                           size_t count, NVTEDType dtype, bool max,
+                                           cudaStream_t stream) noexcept {
+  nvte::Listed places = {};
+  for (size_t rank = 0; rank < ranks; ++rank) places.slots[rank] = slots[rank];
+  return nvte::rank_sum(places, ranks, to, count, dtype, max, stream);
 }

@@ -19,6 +19,7 @@ use crate::op::permutation::Weights;
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::parallel::Communicator;
 use crate::parallel::exports::NVTEXGridGroup::{NVTEX_GRID_EP, NVTEX_GRID_TP};
+use crate::parallel::peer_rows::{Part, Rows};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use std::sync::Arc;
@@ -466,11 +467,56 @@ impl Moe {
     /// Tokens to the slots of the ranks of their experts; what comes from all ranks.
     fn to_slots(&self, run: &Run, slots: &Slots, x: &Tensor, map: &Buffer) -> Result<QTensor> {
         let shape = (slots.count, self.hidden);
-        let [sent, received] = [0; 2].map(|_| self.scratch(run, shape, self.dtype));
-        let (sent, received) = (sent?, received?);
+        let received = self.scratch(run, shape, self.dtype)?;
+        let data = Part::new(x.rowwise.ptr(), received.tensor.rowwise.ptr(), 0);
+        let rows = i32::MAX as usize;
+        let stored = Rows { slots_only: true, ..self.stored(slots, map, rows, data) };
+        // SAFETY: the plans are those of these tokens and slots.
+        #[allow(unsafe_code)]
+        if unsafe { slots.ranks.send_rows(&stored, split::label(run), run.stream)? } {
+            return Ok(received);
+        }
+        let sent = self.scratch(run, shape, self.dtype)?;
         experts::to_rows(run, [&x.rowwise, &sent.tensor.rowwise, map], None)?;
         self.exchange_slots(run, &slots.ranks, &[[&sent, &received]])?;
         Ok(received)
+    }
+
+    /// What the plans say of rows of `dtype` that a kernel stores.
+    fn stored(&self, slots: &Slots, map: &Buffer, rows: usize, data: Part) -> Rows {
+        Rows {
+            map: map.ptr().cast_const().cast(),
+            of_slots: slots.map.tensor.rowwise.ptr().cast_const().cast(),
+            tokens: slots.count / slots.ranks.size(),
+            limit: slots.count / slots.ranks.size(),
+            planes: self.topk,
+            rows,
+            data: Part { width: self.hidden * self.dtype.bits() / 8, ..data },
+            dtype: self.dtype,
+            ..Rows::NONE
+        }
+    }
+
+    /// Tokens to the rows of their experts on all ranks.
+    fn send_rows(
+        &self,
+        run: &Run,
+        slots: &Slots,
+        (x, map): (&Tensor, &Buffer),
+        rows: &QTensor,
+    ) -> Result<()> {
+        let to = &rows.tensor.rowwise;
+        let data = Part::new(x.rowwise.ptr(), to.ptr(), 0);
+        let stored = self.stored(slots, map, to.shape.flatten().0, data);
+        // SAFETY: the plans are those of these tokens and rows.
+        #[allow(unsafe_code)]
+        let sent = unsafe { slots.ranks.send_rows(&stored, split::label(run), run.stream)? };
+        if !sent {
+            let received = self.to_slots(run, slots, x, map)?;
+            let tensors = [&received, rows, &slots.map].map(|x| &x.tensor.rowwise);
+            experts::to_rows(run, tensors, None)?;
+        }
+        Ok(())
     }
 
     /// Sums rows of the own experts for each slot, times their weights if there are some, sends them back, and writes the
@@ -482,6 +528,15 @@ impl Moe {
         (rows, weights): (&QTensor, Option<&Buffer>),
         (sum, map): (&Tensor, &Buffer),
     ) -> Result<()> {
+        let of_rows = &rows.tensor.rowwise;
+        let data = Part::new(of_rows.ptr(), sum.rowwise.ptr(), 0);
+        let mut stored = self.stored(slots, map, of_rows.shape.flatten().0, data);
+        stored.probs = weights.map_or(std::ptr::null(), |weights| weights.ptr().cast());
+        // SAFETY: the plans are those of these rows and tokens.
+        #[allow(unsafe_code)]
+        if unsafe { slots.ranks.sum_rows(&stored, split::label(run), run.stream)? } {
+            return Ok(());
+        }
         let shape = (slots.count, self.hidden);
         let [sent, received] = [0; 2].map(|_| self.scratch(run, shape, self.dtype));
         let (sent, received) = (sent?, received?);
@@ -607,10 +662,8 @@ impl Moe {
                 experts::to_rows(run, [&x.rowwise, &rows.tensor.rowwise, &map], None)?;
             }
             (None, Some(slots)) => {
-                let received = self.to_slots(run, slots, x, &map)?;
                 self.zero_gaps(run, &rows, &numbers)?;
-                let tensors = [&received, &rows, &slots.map].map(|x| &x.tensor.rowwise);
-                experts::to_rows(run, tensors, None)?;
+                self.send_rows(run, slots, (x, &map), &rows)?;
             }
             (Some(journey), _) => {
                 let sorted = self.scratch(run, (journey.rows, hidden), dtype)?;

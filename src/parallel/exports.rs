@@ -96,6 +96,9 @@ pub struct NVTEXCommunicatorConfig {
     pub abort_borrowed: i32,
     /// Called once with the message of the first failure, on a thread of the library, whatever the program is doing.
     /// It calls nothing of this library. Null: none.
+    ///
+    /// With collectives of the program, and on rank 0, this is also what connects all ranks by TCP, so that they hear of each other's
+    /// end.
     pub on_failure: Option<unsafe extern "C" fn(user: *mut c_void, message: *const c_char)>,
     /// The first argument of `on_failure`.
     pub user: *mut c_void,
@@ -191,7 +194,8 @@ pub struct NVTEXCollectives {
             child: *mut *mut c_void,
         ) -> c_int,
     >,
-    /// Called when the program aborts the communicator.
+    /// Called when the program aborts the communicator, or another rank has ended or has failed: calls that wait for it return. Any
+    /// thread may call it.
     pub abort: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// Called with a child when its communicator is destroyed.
     pub release: Option<unsafe extern "C" fn(user: *mut c_void)>,
@@ -389,8 +393,9 @@ pub unsafe extern "C-unwind" fn nvtex_communicator_nccl_unique_id(id: *mut u8) {
 /// Creates rank `rank` of `size` under NCCL, each with a GPU of its own: the current device of the thread.
 /// Collective. `id` are the 128 bytes of `nvtex_communicator_nccl_unique_id`, the same on all ranks.
 ///
-/// Ranks do not see each other's processes: one that is killed is noticed by the time limit or by NCCL. On one host
-/// use `nvtex_communicator_create_nccl_shared`.
+/// Ranks hear of each other's end over TCP connections to rank 0, on a port that the system chooses: all survivors of a rank that is
+/// killed have an error that names it, within a second, and within 4 seconds if its host is gone. Where rank 0 cannot be reached it
+/// is noticed by the time limit or by NCCL.
 ///
 /// Calls are queued on their stream. Returns null after an error.
 #[unsafe(no_mangle)]

@@ -10,11 +10,13 @@ mod environment;
 pub mod exports;
 pub mod grid;
 mod host;
+mod line;
 pub mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
 #[cfg(nvte_cuda)]
 mod peer;
+pub mod peer_rows;
 mod segment;
 pub mod tensors;
 
@@ -27,6 +29,7 @@ use crate::types::{NVTEDType, cudaStream_t};
 use call::{Call, Operation, Reduction};
 use callbacks::Callbacks;
 use host::{Access, Transfer, Turn};
+use line::{CARD, Line, Offer};
 use segment::{Failure, MOST_RANKS, Segment};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -105,6 +108,8 @@ pub struct Communicator {
     forks: u32,
     /// What the ranks know of each other, if they are on one host.
     segment: Option<Arc<Segment>>,
+    /// How they hear of each other otherwise.
+    line: Option<Arc<Line>>,
     transport: Transport,
     state: Mutex<State>,
     /// The first failure, where there is no segment to keep it, and what a child of it inherits.
@@ -173,6 +178,7 @@ impl Communicator {
             domain: backend::domain()?,
             forks: FORKS.load(Ordering::Relaxed),
             segment: segment.map(Arc::new),
+            line: None,
             transport,
             state: Mutex::default(),
             failure: Mutex::default(),
@@ -212,8 +218,15 @@ impl Communicator {
         options: Options,
     ) -> Result<Arc<Self>> {
         let place = check_place(rank, size, i32::MAX as usize)?;
-        let made = Self::new(options, place, None, Transport::Callbacks(callbacks))?;
+        let mut made = Self::new(options, place, None, Transport::Callbacks(callbacks))?;
         made.greet()?;
+        if let Transport::Callbacks(callbacks) = &made.transport
+            && place.1 > 1
+        {
+            let offer = Offer::new(place.0 == 0 && made.options.on_failure.is_some());
+            let cards = callbacks.gather(&offer.card, place.1).map_err(refuse)?;
+            made.line = offer.meet(&cards[..CARD], place).map(Arc::new);
+        }
         Ok(made.watched())
     }
 
@@ -236,7 +249,7 @@ impl Communicator {
         let needed = match self.transport {
             #[cfg(feature = "cuda")]
             Transport::Nccl(_) => true,
-            _ => self.options.on_failure.is_some(),
+            _ => self.options.on_failure.is_some() || self.line.is_some(),
         };
         let this = Arc::new(self);
         if needed && this.size > 1 {
@@ -268,8 +281,10 @@ impl Communicator {
             return Some(failure);
         }
         let ended = self.segment.as_ref().and_then(|segment| segment.gone(&|_| true, false));
+        // Of a communicator that was split the first one looks.
+        let line = self.line.as_ref().filter(|_| self.parent.is_none());
         #[allow(unused_mut, reason = "a build without CUDA has no NCCL")]
-        let mut failure = ended.map(Failure::device);
+        let mut failure = ended.map(Failure::device).or_else(|| line.and_then(|line| line.look()));
         #[cfg(feature = "cuda")]
         if let Transport::Nccl(nccl) = &self.transport {
             failure = failure.or_else(|| nccl.look());
@@ -283,7 +298,14 @@ impl Communicator {
             Some(segment) => segment.fail(&failure),
             None => failure,
         };
-        let first = lock(&self.failure).get_or_insert(first).clone();
+        let (first, new) = {
+            let mut kept = lock(&self.failure);
+            let new = kept.is_none();
+            (kept.get_or_insert(first).clone(), new)
+        };
+        if let Some(line) = self.line.as_ref().filter(|_| new && self.parent.is_none()) {
+            line.fail(&first);
+        }
         match &self.transport {
             #[cfg(feature = "cuda")]
             Transport::Nccl(nccl) => nccl.abort(self.options.abort_borrowed),
@@ -304,9 +326,24 @@ impl Communicator {
     /// Records what has failed in a call, and gives its error.
     #[cold]
     fn fail(&self, call: &Call, failure: Failure) -> Error {
+        if matches!(self.transport, Transport::Callbacks(_)) && failure.kind == Kind::Device {
+            self.await_cause();
+        }
         let own = self.record(failure);
         let message = format!("{}: {call}: {}", self.who(), own.cause);
         Error { kind: own.kind, message }
+    }
+
+    /// Functions of the program may fail because a rank has ended, before this one has heard of that.
+    fn await_cause(&self) {
+        let deadline = Instant::now() + 5 * WATCH;
+        let root = std::iter::successors(Some(self), |of| of.parent.as_deref()).last();
+        while let Some(root) = root.filter(|root| root.line.is_some())
+            && root.look().is_none()
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(WATCH / 10);
+        }
     }
 
     /// Refuses a child of `fork`.
@@ -331,6 +368,9 @@ impl Communicator {
         state.number += 1;
         call.number = state.number;
         self.check().map_err(|failure| (call, failure))?;
+        if let Some(line) = &self.line {
+            line.announce(&call);
+        }
         let mut number = state.number;
         let turn = self.segment.as_deref().map(|segment| {
             let (rank, limit) = (self.rank, self.options.limit);
@@ -360,11 +400,16 @@ impl Communicator {
         }
         self.check_capture(&call, stream)?;
         #[cfg(nvte_cuda)]
-        if let Transport::Nccl(nccl) = &self.transport
+        if let Transport::Nccl(nccl) = &self.transport {
+            let memory = (send, recv);
             // SAFETY: as the caller says.
-            && unsafe { self.collective_by_copies(nccl, &call, (send, recv), stream)? }
-        {
-            return Ok(());
+            let done = unsafe {
+                self.collective_by_stores(&call, memory, stream)?
+                    || self.collective_by_copies(nccl, &call, memory, stream)?
+            };
+            if done {
+                return Ok(());
+            }
         }
         let mut state = lock(&self.state);
         let done = self.numbered(&mut state, call, |_, turn, call| {
@@ -535,6 +580,9 @@ impl Communicator {
         if let Err(failure) = self.check() {
             return Err(self.fail(&call, failure));
         }
+        if let Some(line) = &self.line {
+            line.announce(&call);
+        }
         let access = Access::new(self.domain, stream);
         let done = match (&self.transport, self.segment.as_deref()) {
             (Transport::Host, Some(segment)) => {
@@ -598,6 +646,32 @@ impl Communicator {
         unsafe { self.exchange(call, &transfers, stream) }
     }
 
+    /// Sends as [`Self::shift_bytes`], and leaves what comes where [`Self::sum_sent`] finds it. False, and nothing was done,
+    /// where ranks do not write to each other's memory.
+    ///
+    /// # Safety
+    /// There are that many bytes.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    unsafe fn send_bytes(
+        &self,
+        (send, bytes): (*const u8, usize),
+        distance: usize,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<bool> {
+        self.check_process()?;
+        #[cfg(nvte_cuda)]
+        if let Transport::Nccl(nccl) = &self.transport
+            && bytes > 0
+        {
+            let call = Call::new(Operation::Exchange, NVTEDType::kNVTEByte, bytes).named(name);
+            let message = (send, std::ptr::null_mut(), bytes);
+            // SAFETY: as the caller says.
+            return unsafe { self.shift_by_copies(nccl, &call, message, distance, stream) };
+        }
+        Ok(false)
+    }
+
     /// The ranks of the same color as a communicator of their own, ordered by key, then by rank; none for a
     /// negative color.
     pub fn split(self: &Arc<Self>, color: i32, key: i32, name: &str) -> Result<Option<Arc<Self>>> {
@@ -627,8 +701,11 @@ impl Communicator {
                 }
                 #[cfg(feature = "cuda")]
                 (Transport::Nccl(nccl), None) => {
-                    let split = nccl.split(color, key, self.options.limit)?;
-                    return Ok(split.map(|(nccl, place)| (place, None, Transport::Nccl(nccl))));
+                    let mut all = vec![0; own.len() * self.size];
+                    let (domain, place) = (self.domain, (self.rank, self.size));
+                    let run = nccl::Run { nccl, domain, stream: std::ptr::null_mut(), place };
+                    run.gather(own, &mut all)?;
+                    all
                 }
                 (Transport::Host, None) => unreachable!("a host transport has a segment"),
             };
@@ -655,8 +732,15 @@ impl Communicator {
                 }
                 #[cfg(feature = "cuda")]
                 Transport::Nccl(nccl) => {
-                    let split = nccl.split(color, key, self.options.limit)?;
-                    split.map(|(nccl, _)| Transport::Nccl(nccl))
+                    // All ranks in their order need no other communicator of NCCL, which takes long to make.
+                    let same = members.iter().map(|&(_, rank)| rank).eq(0..self.size);
+                    let limit = self.options.limit;
+                    let part = if same {
+                        Some(nccl.again(limit)?)
+                    } else {
+                        nccl.split(color, key, limit)?
+                    };
+                    part.map(Transport::Nccl)
                 }
             };
             let transport = transport.filter(|_| color >= 0);
@@ -667,6 +751,7 @@ impl Communicator {
         let mut made = Self::new(options, place, segment, transport)?;
         made.domain = self.domain;
         made.parent = Some(Arc::clone(self));
+        made.line = self.line.clone();
         Ok(Some(made.watched()))
     }
 
@@ -684,6 +769,12 @@ impl Communicator {
             && let Some(segment) = &self.segment
         {
             segment.leave();
+        }
+        if self.forks == FORKS.load(Ordering::Relaxed)
+            && self.parent.is_none()
+            && let Some(line) = &self.line
+        {
+            line.leave();
         }
     }
 }
@@ -722,6 +813,9 @@ fn watch(watched: &Weak<Communicator>) {
         let Some(failure) = communicator.look() else { continue };
         // Also where another rank has recorded it: this process stops its own work on the device.
         let failure = communicator.record(failure);
+        if let Transport::Callbacks(callbacks) = &communicator.transport {
+            callbacks.abort();
+        }
         if let Some(OnFailure { function, user }) = communicator.options.on_failure {
             let text = communicator.text(&failure).replace('\0', " ");
             let text = CString::new(text).unwrap_or_default();

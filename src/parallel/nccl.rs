@@ -177,8 +177,9 @@ pub fn unique_id() -> Done<[u8; 128]> {
 /// A communicator of NCCL.
 pub struct Nccl {
     library: &'static Library,
-    /// Null after an abort. Held during calls of NCCL, which may be on one thread at a time.
-    comm: Mutex<Comm>,
+    /// Null after an abort. Held during calls of NCCL, which may be on one thread at a time. Communicators of the same
+    /// ranks have one.
+    comm: Arc<Mutex<Comm>>,
     borrowed: bool,
     limit: Duration,
     /// Memory of the device for sums in order.
@@ -188,7 +189,20 @@ pub struct Nccl {
     pub peers: super::peer::Peers,
 }
 
-struct Comm(ncclComm_t);
+struct Comm {
+    library: &'static Library,
+    comm: ncclComm_t,
+    borrowed: bool,
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        if !self.comm.is_null() && !self.borrowed {
+            // SAFETY: the communicator is live and used no more.
+            unsafe { (self.library.ncclCommDestroy)(self.comm) };
+        }
+    }
+}
 
 // SAFETY: NCCL's communicators may be used by any thread, one at a time.
 unsafe impl Send for Comm {}
@@ -225,7 +239,7 @@ impl Nccl {
         let scratch = Mutex::new(Scratch { domain, memory: 0, bytes: 0 });
         Ok(Self {
             library,
-            comm: Mutex::new(Comm(comm)),
+            comm: Arc::new(Mutex::new(Comm { library, comm, borrowed })),
             borrowed,
             limit,
             scratch,
@@ -245,7 +259,7 @@ impl Nccl {
             let (size, rank) = (size as c_int, rank as c_int);
             (library.ncclCommInitRankConfig)(&mut comm, size, id, rank, &mut config)
         };
-        lock(&made.comm).0 = comm;
+        lock(&made.comm).comm = comm;
         library.done("ncclCommInitRankConfig", begun)?;
         made.ready("ncclCommInitRankConfig", &|| None)?;
         Ok(made)
@@ -254,9 +268,9 @@ impl Nccl {
     /// Calls NCCL with the communicator, unless it has been aborted.
     fn with<R>(&self, body: impl FnOnce(&Library, ncclComm_t) -> Done<R>) -> Done<R> {
         let comm = lock(&self.comm);
-        match comm.0.is_null() {
+        match comm.comm.is_null() {
             true => Err(Failure::device("NCCL has been aborted")),
-            false => body(self.library, comm.0),
+            false => body(self.library, comm.comm),
         }
     }
 
@@ -307,20 +321,22 @@ impl Nccl {
             return;
         }
         let mut comm = lock(&self.comm);
-        if !comm.0.is_null() {
+        if !comm.comm.is_null() {
             // SAFETY: the communicator is live, and forgotten here.
-            unsafe { (self.library.ncclCommAbort)(comm.0) };
-            comm.0 = std::ptr::null_mut();
+            unsafe { (self.library.ncclCommAbort)(comm.comm) };
+            comm.comm = std::ptr::null_mut();
         }
     }
 
-    /// Part of a split, with its place; none for a negative color.
-    pub fn split(
-        &self,
-        color: i32,
-        key: i32,
-        limit: Duration,
-    ) -> Done<Option<(Self, (usize, usize))>> {
+    /// The same ranks with memory of their own.
+    pub fn again(&self, limit: Duration) -> Done<Self> {
+        let mut made = Self::new(self.library, std::ptr::null_mut(), self.borrowed, limit)?;
+        made.comm = Arc::clone(&self.comm);
+        Ok(made)
+    }
+
+    /// Part of a split; none for a negative color.
+    pub fn split(&self, color: i32, key: i32, limit: Duration) -> Done<Option<Self>> {
         const NO_COLOR: c_int = -1;
         let mut config = Config::new();
         let mut part = std::ptr::null_mut();
@@ -336,8 +352,7 @@ impl Nccl {
         }
         let part = Self::new(self.library, part, false, limit)?;
         part.ready("ncclCommSplit", &|| None)?;
-        let place = part.place()?;
-        Ok(Some((part, place)))
+        Ok(Some(part))
     }
 
     /// Rank and number of ranks.
@@ -401,18 +416,8 @@ impl Nccl {
     pub fn forget(&mut self) {
         #[cfg(nvte_cuda)]
         self.peers.forget();
-        lock(&self.comm).0 = std::ptr::null_mut();
+        lock(&self.comm).comm = std::ptr::null_mut();
         lock(&self.scratch).memory = 0;
-    }
-}
-
-impl Drop for Nccl {
-    fn drop(&mut self) {
-        let comm = lock(&self.comm).0;
-        if !comm.is_null() && !self.borrowed {
-            // SAFETY: the communicator is live and used no more.
-            unsafe { (self.library.ncclCommDestroy)(comm) };
-        }
     }
 }
 
@@ -502,6 +507,28 @@ impl Run<'_> {
         };
         // SAFETY: as the caller says.
         unsafe { self.group(parts(send.cast_mut()), parts(recv)) }
+    }
+
+    /// Bytes of all ranks from and to the memory of the host, which waits for them.
+    pub fn gather(&self, own: &[u8], all: &mut [u8]) -> Done {
+        let device = |error: Error| Failure::device(error.message);
+        let call = &Call::new(Operation::AllGather, NVTEDType::kNVTEByte, own.len());
+        let to = self.scratch(own.len() + all.len())?;
+        let from = to.wrapping_add(all.len());
+        let (domain, stream) = (self.domain, self.stream);
+        // SAFETY: the scratch memory has the bytes of both, and the call counts those of one rank.
+        unsafe {
+            let kind = CopyKind::NVTEX_COPY_TO_DEVICE;
+            domain
+                .memcpy(from.cast(), own.as_ptr().cast(), own.len(), kind, stream)
+                .map_err(device)?;
+            self.collective(call, from, to, false)?;
+            let kind = CopyKind::NVTEX_COPY_TO_HOST;
+            domain
+                .memcpy(all.as_mut_ptr().cast(), to.cast(), all.len(), kind, stream)
+                .map_err(device)?;
+        }
+        domain.synchronize(stream).map_err(device)
     }
 
     /// # Safety
@@ -627,7 +654,17 @@ impl Communicator {
     pub fn nccl(id: &[u8; 128], rank: i32, size: i32, options: Options) -> Result<Arc<Self>> {
         let place = check_place(rank, size, i32::MAX as usize)?;
         let nccl = Nccl::create(id, place, options.limit).map_err(refuse)?;
-        Ok(Self::new(options, place, None, Transport::Nccl(nccl))?.watched())
+        let mut made = Self::new(options, place, None, Transport::Nccl(nccl))?;
+        if let Transport::Nccl(nccl) = &made.transport
+            && place.1 > 1
+        {
+            let offer = Offer::new(place.0 == 0);
+            let mut cards = vec![0; CARD * place.1];
+            let run = Run { nccl, domain: made.domain, stream: std::ptr::null_mut(), place };
+            run.gather(&offer.card, &mut cards).map_err(refuse)?;
+            made.line = offer.meet(&cards[..CARD], place).map(Arc::new);
+        }
+        Ok(made.watched())
     }
 
     /// A rank under NCCL among processes of this host that have the same key.

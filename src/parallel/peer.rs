@@ -1,18 +1,19 @@
-//! Messages between GPUs of one host by their copy engines, which take no multiprocessors from the products that run
-//! beside them. Each rank has memory that the others write to: a slot for each distance between ranks, and counters
+//! Memory of GPUs of one host that the others write to, and messages by their copy engines, which take no
+//! multiprocessors from the products that run beside them: a slot for each distance between ranks, and counters
 //! by which streams wait for those of other ranks, so that messages are part of a captured graph, too. Calls of one
 //! communicator follow each other on the device as they do on the host: programs put them on one stream, or on streams
 //! that wait for each other.
 #![allow(unsafe_code)]
 
-use super::call::{Call, Operation};
+use super::call::{Call, Operation, Reduction};
 use super::host::Turn;
-use super::nccl::Nccl;
+use super::nccl::{Nccl, Run};
+use super::peer_rows;
 use super::segment::Failure;
 use super::*;
 use crate::backend::args::{BackendStatus, Outcome};
 use std::ffi::c_int;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicPtr;
 
@@ -38,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Card {
     /// `cudaIpcMemHandle_t`
     handle: [u8; 64],
+    /// Of the host, whose other processes alone can open the handle.
+    host: u64,
     /// For ranks that are threads of this process, which has a number of its own.
     process: u64,
     address: u64,
@@ -49,6 +52,17 @@ struct Card {
 }
 
 impl Card {
+    const NONE: Self = Self {
+        handle: [0; 64],
+        host: 0,
+        process: 0,
+        address: 0,
+        device: 0,
+        allocated: 0,
+        opened: 0,
+        reserved: 0,
+    };
+
     fn bytes(&self) -> &[u8] {
         // SAFETY: the struct has no padding.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
@@ -60,6 +74,16 @@ fn process() -> u64 {
     static PROCESS: LazyLock<u64> =
         LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     *PROCESS
+}
+
+/// A number that no other host has.
+fn host() -> u64 {
+    static HOST: LazyLock<u64> = LazyLock::new(|| {
+        let mut hasher = DefaultHasher::new();
+        std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+        hasher.finish()
+    });
+    *HOST
 }
 
 /// A message to one rank, and one from another. The same struct is in `kernels/nvtex/peer.cu`.
@@ -98,21 +122,43 @@ unsafe extern "C" {
     fn nvte_cuda_peer_close(memory: *mut u8) -> Outcome;
     /// Whether all that was sent from so many slots has been taken away.
     fn nvte_cuda_peer_settled(memory: *const u8, slots: usize, settled: *mut bool) -> Outcome;
-    /// Queues a message to one rank and one from another.
-    fn nvte_cuda_peer_shift(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
+    /// Queues a message to one rank, and waits for one from another.
+    fn nvte_cuda_peer_send(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
+    /// Takes the message that has come away: copies it, if there is a place for it.
+    fn nvte_cuda_peer_take(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
+    /// Sums or maxima of slots of as many ranks, in their order.
+    fn nvte_cuda_peer_sum(
+        slots: *const *const u8,
+        ranks: usize,
+        to: *mut u8,
+        count: usize,
+        dtype: NVTEDType,
+        max: bool,
+        stream: cudaStream_t,
+    ) -> Outcome;
+    /// Makes a call on the stream follow the one before, which may be on another stream.
+    fn nvte_cuda_peer_follow(order: *mut *mut c_void, stream: cudaStream_t) -> Outcome;
+    /// The call has been queued.
+    fn nvte_cuda_peer_queued(order: *mut c_void, stream: cudaStream_t) -> Outcome;
+    fn nvte_cuda_peer_end_order(order: *mut c_void);
 }
 
-fn done(outcome: Outcome) -> std::result::Result<(), Failure> {
+type Done = std::result::Result<(), Failure>;
+
+fn done(outcome: Outcome) -> Done {
     match outcome.status() {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         _ => Err(Failure::device(outcome.reason())),
     }
 }
 
-/// The memory of a communicator for messages.
+/// The memory of a communicator that other ranks write to.
 #[derive(Default)]
 pub struct Peers {
-    memory: Mutex<Memory>,
+    /// For messages by copy engines.
+    copies: Mutex<Memory>,
+    /// For what kernels store there.
+    pub(super) stores: Mutex<Memory>,
     /// What captured graphs may still use, where larger memory has taken its place.
     replaced: Mutex<Vec<Slots>>,
     /// The word that stops waits; null without memory.
@@ -120,7 +166,7 @@ pub struct Peers {
 }
 
 #[derive(Default)]
-enum Memory {
+pub(super) enum Memory {
     #[default]
     Untried,
     /// Some GPU of the ranks does not reach another one.
@@ -128,17 +174,31 @@ enum Memory {
     Ready(Slots),
 }
 
-/// Slots of so many bytes on each rank, of which `places` has the addresses in this process.
-struct Slots {
+/// Who writes to memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writers {
+    CopyEngines,
+    Kernels,
+}
+
+/// Memory of each rank: slots of so many bytes for copy engines, or so many bytes for kernels, behind counters. `places` has the
+/// addresses in this process.
+pub(super) struct Slots {
+    writers: Writers,
     bytes: usize,
     rank: usize,
-    places: Vec<*mut u8>,
+    pub(super) places: Vec<*mut u8>,
     /// Those of the places that are memory of other processes.
     opened: Vec<*mut u8>,
     /// A captured graph has the addresses.
     captured: bool,
-    stop: *mut c_int,
+    pub(super) stop: *mut c_int,
+    /// By which calls of kernels follow each other, whatever their streams are.
+    order: *mut c_void,
 }
+
+/// Slots of which ranks a kernel sums.
+const MOST_LISTED: usize = 16;
 
 // SAFETY: the addresses are those of devices, which any thread may use.
 unsafe impl Send for Slots {}
@@ -167,8 +227,10 @@ impl Peers {
     /// Releases nothing when dropped.
     pub fn forget(&mut self) {
         self.stop = AtomicPtr::default();
-        if let Memory::Ready(slots) = std::mem::take(&mut *lock(&self.memory)) {
-            std::mem::forget(slots);
+        for memory in [&self.copies, &self.stores] {
+            if let Memory::Ready(slots) = std::mem::take(&mut *lock(memory)) {
+                std::mem::forget(slots);
+            }
         }
         std::mem::forget(std::mem::take(&mut *lock(&self.replaced)));
     }
@@ -176,7 +238,8 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        *lock(&self.memory) = Memory::Untried;
+        *lock(&self.copies) = Memory::Untried;
+        *lock(&self.stores) = Memory::Untried;
         lock(&self.replaced).clear();
         let word = *self.stop.get_mut();
         // SAFETY: a wait that has been stopped may still read the word; all others are done.
@@ -187,26 +250,59 @@ impl Drop for Peers {
     }
 }
 
+/// Where ranks tell each other of their memory: on the host, or by NCCL.
+enum Meeting<'a> {
+    Host(Turn<'a>),
+    Nccl(Run<'a>),
+}
+
+impl Meeting<'_> {
+    /// The own rank, and the number of ranks.
+    fn place(&self) -> (usize, usize) {
+        match self {
+            Self::Host(turn) => (turn.rank, turn.segment.size()),
+            Self::Nccl(run) => run.place,
+        }
+    }
+
+    /// The cards of all ranks.
+    fn gather(&mut self, call: &Call, own: &Card) -> std::result::Result<Vec<Card>, Failure> {
+        let own = own.bytes();
+        let mut all = vec![0; own.len() * self.place().1];
+        match self {
+            // SAFETY: the memory is that of all ranks.
+            Self::Host(turn) => unsafe { turn.run(call, own.as_ptr(), all.as_mut_ptr())? },
+            Self::Nccl(run) => run.gather(own, &mut all)?,
+        }
+        // SAFETY: ranks of one version send the same struct.
+        let card_of = |bytes: &[u8]| unsafe { bytes.as_ptr().cast::<Card>().read_unaligned() };
+        Ok(all.chunks_exact(size_of::<Card>()).map(card_of).collect())
+    }
+
+    /// Waits for all ranks.
+    fn meet(&mut self, call: &Call) -> std::result::Result<(), Failure> {
+        match self {
+            Self::Host(turn) => turn.rendezvous(call),
+            Self::Nccl(_) => self.gather(call, &Card::NONE).map(drop),
+        }
+    }
+}
+
 impl Slots {
     /// Memory on all ranks, each of which has opened that of the others; none if that cannot be.
     fn create(
-        turn: &mut Turn,
+        meeting: &mut Meeting,
         call: &Call,
-        bytes: usize,
+        (writers, bytes): (Writers, usize),
         stop: *mut c_int,
     ) -> std::result::Result<Option<Self>, Failure> {
-        let (rank, ranks) = (turn.rank, turn.segment.size());
+        let (rank, ranks) = meeting.place();
         let mut own = std::ptr::null_mut();
-        let total = COUNTERS + (ranks - 1) * bytes;
-        let mut card = Card {
-            handle: [0; 64],
-            process: process(),
-            address: 0,
-            device: 0,
-            allocated: 0,
-            opened: 0,
-            reserved: 0,
+        let total = match writers {
+            Writers::CopyEngines => COUNTERS + (ranks - 1) * bytes,
+            Writers::Kernels => peer_rows::COUNTERS + bytes,
         };
+        let mut card = Card { host: host(), process: process(), ..Card::NONE };
         // SAFETY: writes the pointer, the device and the handle.
         let made = unsafe {
             nvte_cuda_peer_allocate(total, &mut own, &mut card.device, card.handle.as_mut_ptr())
@@ -216,26 +312,22 @@ impl Slots {
         let mut slots = (card.allocated == 1).then(|| {
             let mut places = vec![std::ptr::null_mut(); ranks];
             places[rank] = own;
-            Self { bytes, rank, places, opened: Vec::new(), captured: false, stop }
+            let (opened, order) = (Vec::new(), std::ptr::null_mut());
+            Self { writers, bytes, rank, places, opened, captured: false, stop, order }
         });
-        let cards = gather(turn, call, card.bytes())?;
-        // SAFETY: ranks of one version send the same struct.
-        let card_of = |bytes: &[u8]| unsafe { bytes.as_ptr().cast::<Card>().read_unaligned() };
-        let cards: Vec<Card> = cards.chunks_exact(size_of::<Card>()).map(card_of).collect();
-        let allocated = cards.iter().all(|card| card.allocated == 1);
+        let cards = meeting.gather(call, &card)?;
+        let allocated = cards.iter().all(|card| card.allocated == 1 && card.host == host());
         card.opened = match &mut slots {
             Some(slots) if allocated => c_int::from(slots.open(&cards)),
             _ => 0,
         };
-        let cards = gather(turn, call, card.bytes())?;
-        let all = cards.chunks_exact(size_of::<Card>()).all(|bytes| card_of(bytes).opened == 1);
-        if all {
+        if meeting.gather(call, &card)?.iter().all(|card| card.opened == 1) {
             return Ok(slots);
         }
         if let Some(slots) = &mut slots {
             slots.close();
         }
-        turn.rendezvous(call)?;
+        meeting.meet(call)?;
         drop(slots);
         Ok(None)
     }
@@ -273,47 +365,119 @@ impl Slots {
     /// Whether other ranks have taken all that this one has sent.
     fn settled(&self) -> bool {
         let mut settled = false;
-        let slots = self.places.len() - 1;
-        // SAFETY: the memory begins with the counters of the slots.
-        let asked = unsafe { nvte_cuda_peer_settled(self.places[self.rank], slots, &mut settled) };
+        let (own, ranks) = (self.places[self.rank], self.places.len());
+        // SAFETY: the memory begins with these counters.
+        let asked = unsafe {
+            match self.writers {
+                Writers::CopyEngines => nvte_cuda_peer_settled(own, ranks - 1, &mut settled),
+                Writers::Kernels => {
+                    peer_rows::nvte_cuda_peer_rows_settled(own, self.rank, ranks, &mut settled)
+                }
+            }
+        };
         settled || asked.status() != BackendStatus::NVTEX_BACKEND_OK
     }
 
-    /// Queues a message over a distance, and that which comes over the same one.
-    ///
-    /// # Safety
-    /// Both have that many bytes, for which slots have room, on all ranks.
-    unsafe fn queue(
-        &self,
-        (send, recv, bytes): Message,
-        distance: usize,
-        stream: cudaStream_t,
-    ) -> std::result::Result<(), Failure> {
+    /// A message over a distance, and that which comes over the same one.
+    fn shift(&self, (send, recv, bytes): Message, distance: usize) -> PeerShift {
         let (ranks, slot) = (self.places.len(), distance - 1);
         let [own, next, before] =
             [0, distance, ranks - distance].map(|step| self.places[(self.rank + step) % ranks]);
         let counter = |base: *mut u8, which| base.wrapping_add(slot * SLOT + which);
-        let data = |base: *mut u8| base.wrapping_add(COUNTERS + slot * self.bytes);
-        let args = PeerShift {
+        PeerShift {
             send,
             recv,
             bytes,
-            their_slot: data(next),
+            their_slot: self.slot(next, distance),
             their_arrived: counter(next, 0),
             taken: counter(own, TAKEN),
-            slot: data(own),
+            slot: self.slot(own, distance),
             arrived: counter(own, 0),
             their_taken: counter(before, TAKEN),
             count: counter(own, COUNT),
             stop: self.stop,
-        };
+        }
+    }
+
+    /// What comes over a distance to the memory of a rank.
+    fn slot(&self, place: *mut u8, distance: usize) -> *mut u8 {
+        place.wrapping_add(COUNTERS + (distance - 1) * self.bytes)
+    }
+
+    /// Queues a message over a distance, and waits for that which comes over the same one.
+    ///
+    /// # Safety
+    /// It has that many bytes, for which slots have room, on all ranks.
+    unsafe fn send(
+        &self,
+        (send, bytes): (*const u8, usize),
+        distance: usize,
+        stream: cudaStream_t,
+    ) -> Done {
+        let args = self.shift((send, std::ptr::null_mut(), bytes), distance);
         // SAFETY: as the caller says.
-        done(unsafe { nvte_cuda_peer_shift(&args, stream) })
+        done(unsafe { nvte_cuda_peer_send(&args, stream) })
+    }
+
+    /// Takes away what has come over a distance, to memory unless that is null.
+    ///
+    /// # Safety
+    /// The memory has that many bytes.
+    unsafe fn take(
+        &self,
+        (recv, bytes): (*mut u8, usize),
+        distance: usize,
+        stream: cudaStream_t,
+    ) -> Done {
+        let args = self.shift((std::ptr::null(), recv, bytes), distance);
+        // SAFETY: as the caller says.
+        done(unsafe { nvte_cuda_peer_take(&args, stream) })
+    }
+
+    /// Reduces the own part and what has come from all other ranks, in their order, and takes that away.
+    ///
+    /// # Safety
+    /// Both have the elements.
+    unsafe fn sum(
+        &self,
+        call: &Call,
+        own: *const u8,
+        (to, count): (*mut u8, usize),
+        stream: cudaStream_t,
+    ) -> Done {
+        let (rank, ranks) = (self.rank, self.places.len());
+        let part_of = |of: usize| match (rank + ranks - of) % ranks {
+            0 => own,
+            distance => self.slot(self.places[rank], distance).cast_const(),
+        };
+        let parts: Vec<_> = (0..ranks).map(part_of).collect();
+        let max = call.reduction == Reduction::Max;
+        let (parts, dtype) = (parts.as_ptr(), call.dtype);
+        // SAFETY: as the caller says.
+        done(unsafe { nvte_cuda_peer_sum(parts, ranks, to, count, dtype, max, stream) })?;
+        let nowhere = (std::ptr::null_mut(), 0);
+        // SAFETY: nothing is copied.
+        (1..ranks).try_for_each(|distance| unsafe { self.take(nowhere, distance, stream) })
+    }
+
+    /// Runs what queues a kernel that writes to the memory, behind the last one.
+    pub(super) fn in_order(
+        &mut self,
+        stream: cudaStream_t,
+        kernel: impl FnOnce() -> Outcome,
+    ) -> Done {
+        // SAFETY: the order belongs to this memory.
+        done(unsafe { nvte_cuda_peer_follow(&mut self.order, stream) })?;
+        done(kernel())?;
+        // SAFETY: the call above has made it.
+        done(unsafe { nvte_cuda_peer_queued(self.order, stream) })
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe { nvte_cuda_peer_end_order(self.order) };
         let deadline = Instant::now() + PATIENCE;
         // SAFETY: the word lives as long as the memory.
         let stopped = || unsafe { self.stop.read_volatile() != 0 };
@@ -328,14 +492,6 @@ impl Drop for Slots {
         // SAFETY: nobody writes to the memory any more.
         let _ = unsafe { nvte_cuda_peer_free(self.places[self.rank]) };
     }
-}
-
-/// As many bytes of all ranks as the call says, through the memory of the host.
-fn gather(turn: &mut Turn, call: &Call, own: &[u8]) -> std::result::Result<Vec<u8>, Failure> {
-    let mut all = vec![0; own.len() * turn.segment.size()];
-    // SAFETY: the memory is that of all ranks.
-    unsafe { turn.run(call, own.as_ptr(), all.as_mut_ptr())? };
-    Ok(all)
 }
 
 /// What a rank sends, gets, and how many bytes they have.
@@ -366,15 +522,16 @@ impl Communicator {
             }
             _ => return Ok(false),
         };
-        let sums = match call.operation {
-            Some(Operation::AllGather) => 0,
-            _ => ranks * part,
-        };
+        let sums = call.operation != Some(Operation::AllGather);
+        if sums && ranks > MOST_LISTED {
+            return Ok(false);
+        }
         if part < env().comm_peer || !part.is_multiple_of(16) || self.options.check {
             return Ok(false);
         }
-        let mut memory = lock(&nccl.peers.memory);
-        if !self.has_room(nccl, &mut memory, part, stream)? {
+        let mut memory = lock(&nccl.peers.copies);
+        let room = (Writers::CopyEngines, part);
+        if !self.has_room(nccl, &mut memory, room, stream)? {
             return Ok(false);
         }
         let Memory::Ready(slots) = &*memory else { return Ok(false) };
@@ -393,29 +550,32 @@ impl Communicator {
                 let copied = unsafe { self.domain.memcpy(to, from, part, kind, stream) };
                 copied.map_err(|error| Failure::device(error.message))
             };
-            // SAFETY: as the caller says; the slots have room for a part.
-            let shift = |message, distance| unsafe { slots.queue(message, distance, stream) };
             let own = place(recv, self.rank);
             let (mut shared, mut gathers) = (send, true);
-            if sums > 0 {
-                let scratch = nccl.scratch(self.domain, sums, stream)?;
-                for distance in 1..ranks {
-                    let (to, from) = self.neighbours(distance);
-                    let sent = place(send.cast_mut(), to).cast_const();
-                    shift((sent, place(scratch, from), part), distance)?;
+            // SAFETY: as the caller says; the slots have room for a part.
+            unsafe {
+                if sums {
+                    for distance in 1..ranks {
+                        let (to, _) = self.neighbours(distance);
+                        slots.send(
+                            (place(send.cast_mut(), to).cast_const(), part),
+                            distance,
+                            stream,
+                        )?;
+                    }
+                    gathers = call.operation == Some(Operation::AllReduce);
+                    let to = (if gathers { own } else { recv }, part / call.dtype_bytes());
+                    let share = place(send.cast_mut(), self.rank).cast_const();
+                    slots.sum(&call, share, to, stream)?;
+                    shared = own.cast_const();
                 }
-                copy(place(send.cast_mut(), self.rank), place(scratch, self.rank))?;
-                gathers = call.operation == Some(Operation::AllReduce);
-                let to = if gathers { own } else { recv };
-                let count = part / call.dtype_bytes();
-                nccl.reduce(self.domain, ranks, &call, (scratch, part), (to, count), stream)?;
-                shared = own.cast_const();
-            }
-            if gathers {
-                copy(shared, own)?;
-                for distance in 1..ranks {
-                    let (_, from) = self.neighbours(distance);
-                    shift((shared, place(recv, from), part), distance)?;
+                if gathers {
+                    copy(shared, own)?;
+                    for distance in 1..ranks {
+                        let (_, from) = self.neighbours(distance);
+                        slots.send((shared, part), distance, stream)?;
+                        slots.take((place(recv, from), part), distance, stream)?;
+                    }
                 }
             }
             Ok(())
@@ -424,7 +584,7 @@ impl Communicator {
     }
 
     /// [`Communicator::shift`] by copy engines. False, and nothing was done, where ranks do not reach each other's
-    /// memory.
+    /// memory. What comes stays in its slot if `recv` is null, until [`Self::sum_sent`] takes it.
     ///
     /// # Safety
     /// Both have that many bytes.
@@ -432,12 +592,13 @@ impl Communicator {
         &self,
         nccl: &Nccl,
         call: &Call,
-        message: Message,
+        (send, recv, bytes): Message,
         distance: usize,
         stream: cudaStream_t,
     ) -> Result<bool> {
-        let mut memory = lock(&nccl.peers.memory);
-        if !self.has_room(nccl, &mut memory, message.2, stream)? {
+        let mut memory = lock(&nccl.peers.copies);
+        let room = (Writers::CopyEngines, bytes);
+        if !self.has_room(nccl, &mut memory, room, stream)? {
             return Ok(false);
         }
         let Memory::Ready(slots) = &*memory else { return Ok(false) };
@@ -450,21 +611,47 @@ impl Communicator {
         if let Some(segment) = &self.segment {
             segment.announce(&call, state.number + 1);
         }
+        if let Some(line) = &self.line {
+            line.announce(&call);
+        }
         // SAFETY: as the caller says; the slots have room for the bytes.
-        let queued = unsafe { slots.queue(message, distance, stream) };
+        let queued = unsafe {
+            slots.send((send, bytes), distance, stream).and_then(|()| match recv.is_null() {
+                true => Ok(()),
+                false => slots.take((recv, bytes), distance, stream),
+            })
+        };
         queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
     }
 
-    /// Whether slots of all ranks have so many bytes; where they have not, ranks meet to make larger ones. There is no
+    /// Sums the own part and what others have sent over all distances, in the order of the ranks.
+    ///
+    /// # Safety
+    /// Both have the elements of the call, and all ranks have sent as many to each other.
+    pub(super) unsafe fn sum_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        (own, to): (*const u8, *mut u8),
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let memory = lock(&nccl.peers.copies);
+        let Memory::Ready(slots) = &*memory else { return Ok(()) };
+        // SAFETY: as the caller says.
+        let queued = unsafe { slots.sum(call, own, (to, call.count), stream) };
+        queued.map_err(|failure| self.fail(call, failure))
+    }
+
+    /// Whether the memory of all ranks has so many bytes; where it has not, ranks meet to make more. There is no
     /// memory in a capture that none was made before.
-    fn has_room(
+    pub(super) fn has_room(
         &self,
         nccl: &Nccl,
         memory: &mut Memory,
-        bytes: usize,
+        (writers, bytes): (Writers, usize),
         stream: cudaStream_t,
     ) -> Result<bool> {
-        if env().comm_peer == usize::MAX || self.segment.is_none() || self.size == 1 {
+        if env().comm_peer == usize::MAX || self.size == 1 {
             return Ok(false);
         }
         let captured = self.domain.is_capturing(stream)?;
@@ -475,30 +662,43 @@ impl Communicator {
             }
             Memory::Refused => return Ok(false),
             _ if captured => return Ok(false),
-            _ => self.make_room(nccl, memory, bytes.next_multiple_of(GRAIN))?,
+            _ => {
+                let room = (writers, bytes.next_multiple_of(GRAIN));
+                self.make_room(nccl, memory, room, stream)?;
+            }
         }
         Ok(matches!(memory, Memory::Ready(_)))
     }
 
-    /// Replaces the memory of all ranks by that of larger slots.
-    fn make_room(&self, nccl: &Nccl, memory: &mut Memory, bytes: usize) -> Result<()> {
+    /// Replaces the memory of all ranks by larger one.
+    fn make_room(
+        &self,
+        nccl: &Nccl,
+        memory: &mut Memory,
+        room: (Writers, usize),
+        stream: cudaStream_t,
+    ) -> Result<()> {
         // All meetings of one call are compared by the same count.
         let count = size_of::<Card>();
         let call =
             Call::new(Operation::AllGather, NVTEDType::kNVTEByte, count).named("peer memory");
         let mut state = lock(&self.state);
         let made = self.numbered(&mut state, call, |_, turn, call| {
-            let Some(mut turn) = turn else { return Ok(None) };
+            let place = (self.rank, self.size);
+            let mut meeting = match turn {
+                Some(turn) => Meeting::Host(turn),
+                None => Meeting::Nccl(Run { nccl, domain: self.domain, stream, place }),
+            };
             let smaller = std::mem::take(memory);
-            let made = Slots::create(&mut turn, &call, bytes, nccl.peers.word()?)?;
+            let made = Slots::create(&mut meeting, &call, room, nccl.peers.word()?)?;
             // All ranks have waited for all streams of their devices since: only graphs still use what was there.
             if let Memory::Ready(mut slots) = smaller {
                 if slots.captured {
                     lock(&nccl.peers.replaced).push(slots);
-                    turn.rendezvous(&call)?;
+                    meeting.meet(&call)?;
                 } else {
                     slots.close();
-                    turn.rendezvous(&call)?;
+                    meeting.meet(&call)?;
                     drop(slots);
                 }
             }

@@ -1,6 +1,8 @@
 //! Collectives of buffers, for layers and engines over ranks: dtypes, counts and memory are those of the buffers.
 
 use super::Communicator;
+#[cfg(nvte_cuda)]
+use super::Transport;
 use super::call::{Call, Operation, Reduction};
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
@@ -90,6 +92,41 @@ impl Communicator {
         let message = (send.ptr().cast_const().cast(), recv.ptr().cast(), bytes);
         // SAFETY: the buffers have that many bytes.
         unsafe { self.shift_bytes(message, distance, name, stream) }
+    }
+
+    /// As [`Self::shift`], but what comes stays where [`Self::sum_sent`] finds it. False, and nothing was done, where ranks do
+    /// not write to each other's memory.
+    pub fn send(
+        &self,
+        part: &Buffer,
+        distance: usize,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<bool> {
+        let message = (part.ptr().cast_const().cast(), part.bytes());
+        // SAFETY: the buffer has that many bytes.
+        unsafe { self.send_bytes(message, distance, name, stream) }
+    }
+
+    /// Writes the sum of the own part and of those that all other ranks have sent with [`Self::send`], in the order of the
+    /// ranks.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn sum_sent(
+        &self,
+        own: &Buffer,
+        to: &Buffer,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        #[cfg(nvte_cuda)]
+        if let Transport::Nccl(nccl) = &self.transport {
+            let call =
+                Call::new(Operation::ReduceScatter, own.dtype, own.shape.numel()).named(name);
+            let memory = (own.ptr().cast_const().cast(), to.ptr().cast());
+            // SAFETY: both have the elements that the call counts.
+            return unsafe { self.sum_copies(nccl, &call, memory, stream) };
+        }
+        Ok(())
     }
 
     /// Writes the sum of the parts of `parts`, one of each rank, in their order: what an ordered sum over the ranks does

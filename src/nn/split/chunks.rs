@@ -245,10 +245,10 @@ pub struct Summed<'a> {
     beside: Beside<'a>,
     split: &'a Split,
     y: &'a Tensor,
-    /// What the ranks add: the own part, and those of the others in their order.
-    parts: QTensor,
-    /// What this rank has for each other one.
+    /// What this rank has for each other one, and for itself.
     sent: QTensor,
+    /// What all ranks have for this one, in their order, where it does not stay in memory that others write to.
+    parts: Cell<Option<QTensor>>,
 }
 
 impl<'a> Summed<'a> {
@@ -258,8 +258,8 @@ impl<'a> Summed<'a> {
         let matrices = |count: usize| {
             QTensor::plain(run, (count * rows, cols), y.rowwise.dtype, Lifetime::Scratch)
         };
-        let (parts, sent) = (matrices(split.size())?, matrices(split.size() - 1)?);
-        Ok(Self { beside: Beside::new(run), split, y, parts, sent })
+        let sent = matrices(split.size())?;
+        Ok(Self { beside: Beside::new(run), split, y, sent, parts: Cell::new(None) })
     }
 
     /// Runs `product` of the rows of each other rank, which are sent at once, and then of the own ones.
@@ -267,22 +267,41 @@ impl<'a> Summed<'a> {
         let (run, ranks) = (self.beside.run, &self.split.ranks);
         let (rank, size, rows) = (ranks.rank(), ranks.size(), self.y.rowwise.shape.flatten().0);
         let of = |rank: usize| rank * rows..(rank + 1) * rows;
-        let (parts, sent) = (&self.parts.tensor, &self.sent.tensor);
+        let (sent, mut parts) = (&self.sent.tensor, None);
         for distance in 1..size {
             let part = rows_of(sent, &of(distance - 1));
             product(&of((rank + distance) % size), &part)?;
             let stream = self.beside.fork()?;
-            let from = rows_of(parts, &of((rank + size - distance) % size));
-            ranks.shift(&part.rowwise, &from.rowwise, distance, label(run), stream)?;
+            if parts.is_none() && ranks.send(&part.rowwise, distance, label(run), stream)? {
+                continue;
+            }
+            if parts.is_none() {
+                let (dtype, shape) = (self.y.rowwise.dtype, sent.rowwise.shape.flatten());
+                parts = Some(QTensor::plain(run, shape, dtype, Lifetime::Scratch)?);
+            }
+            if let Some(parts) = &parts {
+                let from = rows_of(&parts.tensor, &of((rank + size - distance) % size));
+                ranks.shift(&part.rowwise, &from.rowwise, distance, label(run), stream)?;
+            }
         }
-        product(&of(rank), &rows_of(parts, &of(rank)))
+        let own = match &parts {
+            Some(parts) => rows_of(&parts.tensor, &of(rank)),
+            None => rows_of(sent, &of(size - 1)),
+        };
+        self.parts.set(parts);
+        product(&of(rank), &own)
     }
 
     /// Writes the sums, in the order of the ranks.
     pub fn finish(&self) -> Result<()> {
         self.beside.join()?;
-        let stream = self.beside.run.stream;
-        self.split.ranks.sum_parts(&self.parts.tensor.rowwise, &self.y.rowwise, stream)
+        let (run, ranks, y) = (self.beside.run, &self.split.ranks, &self.y.rowwise);
+        if let Some(parts) = self.parts.take() {
+            return ranks.sum_parts(&parts.tensor.rowwise, y, run.stream);
+        }
+        let (rows, size) = (y.shape.flatten().0, ranks.size());
+        let own = rows_of(&self.sent.tensor, &((size - 1) * rows..size * rows));
+        ranks.sum_sent(&own.rowwise, y, label(run), run.stream)
     }
 }
 

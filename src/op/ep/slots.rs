@@ -1,13 +1,15 @@
 //! Tokens between ranks without a wait of the host. Each rank has a slot for each token that another one may have, and
 //! each pair of ranks exchanges all of its slots, whatever is in them. A token is in one slot of each rank that has
 //! some of its experts, beside the list of all of them, from which that rank lays out the rows of its own experts. It
-//! also sums their results before these go back in the same slots.
+//! also sums their results before these go back in the same slots. Where GPUs write to each other's memory, a kernel stores
+//! tokens and sums in the slots of others and takes what has come at the same time.
 #![allow(unsafe_code)]
 
 use super::exchange::Experts;
-use super::{Dispatch, Layer, run_sums};
+use super::{Dispatch, Layer, Move, run_sums};
 use crate::backend::{self, args::*};
 use crate::error::Result;
+use crate::parallel::peer_rows::{Part, Rows};
 use crate::types::cudaStream_t;
 use std::ffi::c_void;
 
@@ -132,6 +134,9 @@ impl Experts<'_> {
         let (slots, planes, choices) = (self.group.slots(), self.state.planes, dispatch.choices);
         let [data, scales, weights] = &dispatch.moves;
         let (_, rows, map) = self.state.of_slots;
+        if self.send_by_stores(dispatch, stream)? {
+            return Ok(());
+        }
         // Of the own tokens: bytes of each; of their rows: where they are, and how many of them a slot has.
         let of_tokens = |one| (one, 1, (map, planes));
         let of_choices = |one| (one, choices, (rows, 1));
@@ -161,6 +166,41 @@ impl Experts<'_> {
         })
     }
 
+    /// What the plans say of rows that a kernel stores.
+    fn rows(&self, tokens: usize) -> Rows {
+        Rows {
+            map: self.state.map,
+            of_slots: self.state.of_slots.2,
+            tokens,
+            limit: self.group.max_tokens,
+            planes: self.state.planes,
+            ..Rows::NONE
+        }
+    }
+
+    /// [`Self::send_slots`] by stores; false, and nothing was done, where there are none.
+    fn send_by_stores(&self, dispatch: &Dispatch, stream: cudaStream_t) -> Result<bool> {
+        let [Some(data), scales, weights] = &dispatch.moves else { return Ok(false) };
+        let part = |one: &Move, parts| {
+            Part::new(one.rows.input, one.rows.output, 2 * one.rows.cols * parts)
+        };
+        let choices = dispatch.choices;
+        let rows = Rows {
+            rows: data.rows.rows,
+            data: part(data, 1),
+            scales: scales.as_ref().map_or(Part::NONE, |scales| part(scales, 1)),
+            weights: weights.as_ref().map_or(Part::NONE, |weights| part(weights, choices)),
+            choices,
+            ..self.rows(data.rows.tokens)
+        };
+        // SAFETY: the dispatch has been checked against the plans.
+        if !unsafe { self.ranks.send_rows(&rows, "nvte_ep_dispatch", stream)? } {
+            return Ok(false);
+        }
+        let gaps = |one: &Move| self.zero_gaps(&one.zeros, 2 * one.rows.cols, stream);
+        dispatch.moves.iter().flatten().try_for_each(gaps).map(|()| true)
+    }
+
     /// Sums the rows of the own experts for each slot, and what has come back for each own token.
     pub(super) fn fetch_slots(
         &self,
@@ -170,6 +210,23 @@ impl Experts<'_> {
     ) -> Result<()> {
         let (slots, planes) = (self.group.slots(), self.state.planes);
         let (_, rows, map) = self.state.of_slots;
+        let part = |one: &UnpermuteArgs, parts| {
+            Part::new(one.input, one.output, one.cols * one.dtype.bits() / 8 * parts)
+        };
+        let stored = Rows {
+            rows: sums.rows,
+            data: part(sums, 1),
+            weights: weights
+                .as_ref()
+                .map_or(Part::NONE, |(weights, choices)| part(weights, *choices)),
+            choices: weights.map_or(0, |(_, choices)| choices),
+            dtype: sums.dtype,
+            ..self.rows(sums.tokens)
+        };
+        // SAFETY: the sums have been checked against the plans.
+        if unsafe { self.ranks.sum_rows(&stored, "nvte_ep_combine", stream)? } {
+            return Ok(());
+        }
         // Gradients of weights go to the places of their choices, of which a rank leaves 0 what others have.
         let all =
             [Some((*sums, 1, (map, planes))), weights.map(|(w, choices)| (w, choices, (rows, 1)))];
