@@ -6,6 +6,7 @@
 //
 // Instances: {F16, BF16} x {64, 128, 256}: 6.
 
+#include "common/limits.cuh"
 #include "rows.cuh"
 
 namespace nvte {
@@ -32,6 +33,7 @@ struct Shape {
   static constexpr uint32_t kKeys = kTile * kD * 2;  // Bytes of a tile of keys.
   static constexpr uint32_t kRing = kStages * 2 * kKeys;
   static constexpr uint32_t kShared = kWarps * kRing;
+  static_assert(kShared <= kSharedAnywhere, "shared memory of a block");
 };
 
 // Packed row m of a key head.

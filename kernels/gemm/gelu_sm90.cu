@@ -13,6 +13,7 @@
 // arithmetic 132. With tiles of 256 columns, which leave registers for three warps, 132 and 179.
 
 #include "common/launch.cuh"
+#include "common/limits.cuh"
 #include "common/pipeline.cuh"
 #include "common/vec.cuh"
 #include "common/wgmma.cuh"
@@ -54,6 +55,7 @@ struct Control {
 
 constexpr int kAtTile = kStages * kStageBytes, kAtControl = kAtTile + kPanels * kPanelBytes;
 constexpr int kSharedBytes = kAtControl + static_cast<int>(sizeof(Control)) + 1024;
+static_assert(kSharedBytes <= most_shared(90), "shared memory of a block");
 
 // The first row and column of a block's tile number i; false if there are no more.
 __device__ __forceinline__ bool tile_at(const Params &p, int i, int &row, int &col) {

@@ -11,6 +11,7 @@
 // 21.6, 23.8 and 13.5). For operands of 16 bits, and for A along k, cuBLASLt is faster.
 
 #include "common/fp8.cuh"
+#include "common/limits.cuh"
 #include "common/mma.cuh"
 #include "common/tma.cuh"
 #include "common/vec.cuh"
@@ -26,6 +27,7 @@ constexpr size_t kMostRows = 32;
 // Blocks of a cluster, and those that share a multiprocessor.
 constexpr unsigned kMostSplit = 8, kBlocks = 2;
 constexpr int kSharedBytes = 108 * 1024;
+static_assert(kBlocks * kSharedBytes <= most_shared(90), "shared memory of a multiprocessor");
 // Floats from one row of sums to the next.
 constexpr int kPitch = kTile + 4;
 // Pieces of 16 bytes of A of each lane in a stage.

@@ -39,6 +39,7 @@ __global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
 template <class In, Kind kKind, bool kMnRows, bool kMnCols>
 NVTEXOutcome run(const Params &p, unsigned clusters, cudaStream_t stream) {
   using C = Config<In, kKind, kMnRows, kMnCols>;
+  static_assert(kSharedBytes<C> <= most_shared(90), "shared memory of a block");
   return launch_shared(grouped_gemm_kernel<C>, dim3(2 * clusters), C::kThreads, kSharedBytes<C>,
                        stream, p);
 }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/dtype.cuh"
+#include "common/limits.cuh"
 #include "common/pipeline.cuh"
 #include "instance.cuh"
 

@@ -469,6 +469,7 @@ __global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
 template <class In, bool kMnRows, bool kMnCols>
 NVTEXOutcome run_short(const Params &p, unsigned clusters, cudaStream_t stream) {
   using C = ShortConfig<In, kMnRows, kMnCols>;
+  static_assert(kShortSharedBytes<C> <= most_shared(90), "shared memory of a block");
   return launch_shared(grouped_gemm_short_kernel<C>, dim3(2 * clusters), C::kThreads,
                        kShortSharedBytes<C>, stream, p);
 }
