@@ -189,6 +189,20 @@ static int run_without_memory(const Work *w) {
   nvte_set_tensor_param_v2(norm_workspace, kNVTERowwiseData, &basic_workspace,
                            sizeof basic_workspace);
   NEED(nvtex_last_status() == NVTEX_OK);
+  // A single row of 16 million logits, of which the CPU backend takes a copy.
+  static int32_t target = 7, token = -1;
+  static int64_t random[2] = {1, 2};
+  static float loss = -1, logsumexp = -1;
+  NVTETensor logits = tensor(x, kNVTEFloat32, SHAPE(1, (size_t)M * M));
+  NVTETensor ttarget = tensor(&target, kNVTEInt32, SHAPE(1));
+  NVTETensor ttoken = tensor(&token, kNVTEInt32, SHAPE(1));
+  NVTETensor trandom = tensor(random, kNVTEInt64, SHAPE(2));
+  NVTETensor tloss = tensor(&loss, kNVTEFloat32, SHAPE(1));
+  NVTETensor tlog = tensor(&logsumexp, kNVTEFloat32, SHAPE(1));
+  NVTEXCrossEntropyOptions options;
+  nvtex_cross_entropy_options_init(&options, sizeof options);
+  options.reduction = NVTEX_LOSS_NONE;
+  NEED(nvtex_last_status() == NVTEX_OK);
 
   struct rlimit before, limit;
   NEED(getrlimit(RLIMIT_AS, &before) == 0);
@@ -200,6 +214,15 @@ static int run_without_memory(const Work *w) {
   NEED(strstr(nvtex_last_error(), "nvte_cublas_gemm: "));
   NEED(strstr(nvtex_last_error(), "out of host memory: 67108864 bytes"));
   for (size_t i = 0; i < (size_t)M * M; i++) NEED(d[i] == 0x5A5A);
+  nvtex_clear_error();
+  nvtex_cross_entropy_forward(logits, ttarget, tloss, tlog, NULL, NULL, &options, NULL);
+  NEED(nvtex_last_status() == NVTEX_DEVICE_ERROR);
+  NEED(strstr(nvtex_last_error(), "nvtex_cross_entropy_forward: out of host memory: 67108864"));
+  nvtex_clear_error();
+  nvtex_sample_tokens(logits, ttoken, trandom, 1, 0, 1, NULL);
+  NEED(nvtex_last_status() == NVTEX_DEVICE_ERROR);
+  NEED(strstr(nvtex_last_error(), "nvtex_sample_tokens: out of host memory: 67108864 bytes"));
+  NEED(loss == -1 && logsumexp == -1 && token == -1);
   nvtex_clear_error();
   // A normalization needs no copy of its 64 MiB.
   nvte_rmsnorm_fwd(tx, tg, 0, tz, ts, norm_workspace, 1, false, NULL);

@@ -5,6 +5,7 @@ use crate::backend::args::{
     CombineCrossEntropyArgs, CrossEntropyArgs, CrossEntropyPass, Outcome, TotalLossArgs,
 };
 use crate::backend::buf::{Buf, load, store};
+use crate::backend::memory;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::{NVTEDType, cudaStream_t};
@@ -101,10 +102,13 @@ unsafe fn cross_entropy_as<T: Element>(a: &CrossEntropyArgs) {
         let known = usize::try_from(target).is_ok_and(|target| target < total);
         let column = usize::try_from(target).ok().and_then(|target| target.checked_sub(start));
         let column = column.filter(|column| known && !ignored && *column < columns);
-        x.clear();
-        if !ignored {
+        if ignored {
+            x.clear();
+        } else {
+            memory::resize(x, columns);
             // SAFETY: nobody else writes to this row, and this thread does so later.
-            x.extend(unsafe { logits.slice(t * columns, columns) }.iter().map(|x| x.to_f32()));
+            let row = unsafe { logits.slice(t * columns, columns) };
+            x.iter_mut().zip(row).for_each(|(x, logit)| *x = logit.to_f32());
         }
         let mut log = 0.0;
         // SAFETY: each token is the task of one thread, which reads and writes what is its own.

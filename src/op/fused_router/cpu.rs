@@ -6,6 +6,7 @@ use crate::backend::args::{
     RouterHistogramArgs, RouterScore, RouterWeightsArgs, RouterZLossArgs, Routing,
 };
 use crate::backend::buf::{Buf, load};
+use crate::backend::memory;
 use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{BF16, Element, F32, dispatch};
 use crate::types::NVTEDType::{self, kNVTEFloat32};
@@ -132,7 +133,7 @@ impl Rows {
 }
 
 fn floats<T: Element>(values: &[T]) -> Vec<f32> {
-    values.iter().map(|x| x.to_f32()).collect()
+    memory::collect(values.iter().map(|x| x.to_f32()))
 }
 
 pub(crate) unsafe extern "C-unwind" fn router_forward(
@@ -157,12 +158,12 @@ pub(crate) unsafe extern "C-unwind" fn router_forward(
 /// The experts among which the choice is made.
 fn candidates(a: &RouterForwardArgs, biased: &[f32]) -> Vec<usize> {
     if a.groups == 0 {
-        return (0..a.experts).collect();
+        return memory::collect(0..a.experts);
     }
     let (width, of_each) = (a.experts / a.groups, a.topk / a.group_topk);
     let group = |g: usize| g * width..(g + 1) * width;
     let sum = |g| best(biased, group(g), of_each).into_iter().fold(0.0, |sum, e| sum + biased[e]);
-    let sums: Vec<f32> = (0..a.groups).map(sum).collect();
+    let sums: Vec<f32> = memory::collect((0..a.groups).map(sum));
     best(&sums, 0..a.groups, a.group_topk).into_iter().flat_map(group).collect()
 }
 
@@ -299,17 +300,17 @@ unsafe fn backward_as<T: Element, G: Element>(a: &RouterBackwardArgs) {
                 intermediate.slice(token * experts, experts),
                 grad.slice(token * experts, experts),
                 output.slice_mut(token * experts, experts),
-                if a.all { (0..experts).collect() } else { rows.read(token) },
+                if a.all { memory::collect(0..experts) } else { rows.read(token) },
             )
         };
         let y = |e: usize| match a.score {
             NVTEX_ROUTER_SQRTSOFTPLUS => sqrtsoftplus(values[e]),
             _ => values[e],
         };
-        let mut g = vec![0.0f32; experts];
+        let mut g = memory::zeros::<f32>(experts);
         routed.iter().for_each(|&e| g[e] = grad[e].to_f32() * a.scaling_factor);
         let dot: f64 = routed.iter().map(|&e| f64::from(g[e]) * f64::from(y(e))).sum();
-        let mut dx = vec![0.0f32; experts];
+        let mut dx = memory::zeros::<f32>(experts);
         if a.score == NVTEX_ROUTER_SOFTMAX {
             let row = |e: usize| y(e) * (g[e] - dot as f32);
             match a.pre_softmax {
@@ -371,17 +372,17 @@ unsafe fn counts(counts: *const c_void, dtype: NVTEDType, cols: usize) -> Vec<f3
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         match dtype {
-            NVTEDType::kNVTEInt16 => {
-                Buf::<i16>::new(counts, cols).slice(0, cols).iter().map(|&n| f32::from(n)).collect()
-            }
-            NVTEDType::kNVTEInt32 => {
-                Buf::<i32>::new(counts, cols).slice(0, cols).iter().map(|&n| n as f32).collect()
-            }
-            NVTEDType::kNVTEInt64 => {
-                Buf::<i64>::new(counts, cols).slice(0, cols).iter().map(|&n| n as f32).collect()
-            }
+            NVTEDType::kNVTEInt16 => memory::collect(
+                Buf::<i16>::new(counts, cols).slice(0, cols).iter().map(|&n| f32::from(n)),
+            ),
+            NVTEDType::kNVTEInt32 => memory::collect(
+                Buf::<i32>::new(counts, cols).slice(0, cols).iter().map(|&n| n as f32),
+            ),
+            NVTEDType::kNVTEInt64 => memory::collect(
+                Buf::<i64>::new(counts, cols).slice(0, cols).iter().map(|&n| n as f32),
+            ),
             NVTEDType::kNVTEBFloat16 => floats(Buf::<BF16>::new(counts, cols).slice(0, cols)),
-            _ => Buf::<f32>::new(counts, cols).slice(0, cols).to_vec(),
+            _ => memory::collect(Buf::<f32>::new(counts, cols).slice(0, cols).iter().copied()),
         }
     }
 }
@@ -430,7 +431,7 @@ pub(crate) unsafe extern "C-unwind" fn aux_loss_backward(
                 Buf::<T>::new(a.grad_probs, numel).slice_mut(0, numel),
             )
         };
-        let row: Vec<T> = counts.iter().map(|&n| T::from_f32((c * n) * grad)).collect();
+        let row: Vec<T> = memory::collect(counts.iter().map(|&n| T::from_f32((c * n) * grad)));
         chunks_mut(output, a.cols).for_each(|(_, output)| output.copy_from_slice(&row));
         Outcome::OK
     }, else Outcome::unimplemented("aux_loss_backward: dtype"))

@@ -3,6 +3,7 @@
 
 use crate::backend::args::{Outcome, SampleTokensArgs};
 use crate::backend::buf::Buf;
+use crate::backend::memory;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::op::dropout::cpu::philox;
@@ -45,15 +46,16 @@ unsafe fn sample_as<T: Element>(a: &SampleTokensArgs) {
     };
     parallel(rows).for_each_init(Vec::new, |x: &mut Vec<f32>, row| {
         let number = |x: f32| if x.is_nan() { f32::NEG_INFINITY } else { x };
-        x.clear();
+        memory::resize(x, cols);
         // SAFETY: nobody writes to the logits.
-        x.extend(unsafe { logits.slice(row * cols, cols) }.iter().map(|x| number(x.to_f32())));
+        let from = unsafe { logits.slice(row * cols, cols) };
+        x.iter_mut().zip(from).for_each(|(x, from)| *x = number(from.to_f32()));
         let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weight = |x: f32| match x == most {
             true => WHOLE,
             false => (((x - most) / temperature).exp() * WHOLE as f32) as u64,
         };
-        let mut kept: Vec<usize> = (0..cols).collect();
+        let mut kept: Vec<usize> = memory::collect(0..cols);
         if top_k < cols || top_p < 1.0 {
             kept.sort_unstable_by_key(|&i| (Reverse(order(x[i])), i));
             kept.truncate(top_k);
