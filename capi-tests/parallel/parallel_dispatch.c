@@ -5,8 +5,8 @@
 //   NVTE_TEST_NCCL=1 ./parallel_dispatch [RANKS]   (default 2)
 //
 // Times are those of the host's clock on rank 0, from an idle device to an idle device, the median
-// of the rounds. GB/s are those of what others need of a rank's tokens. Ranks without GPUs of their own
-// have small sizes, so that the program itself is tested.
+// of the rounds. GB/s are those of what others need of a rank's tokens. Ranks without GPUs of their
+// own have small sizes, so that the program itself is tested.
 #define _POSIX_C_SOURCE 200809L
 
 #include "threads.h"
@@ -142,7 +142,8 @@ static void measure(NVTEXCommunicator world, int r) {
   uint16_t *tokens = values_of(kNVTEBFloat16, r, 0, s->tokens * s->hidden, 5);
   float *weights = values_of(kNVTEFloat32, r, 0, slots, 6);
   if (!chosen) abort();
-  // A token once for each other rank that has some of its experts, or a row for each of its choices.
+  // A token once for each other rank that has some of its experts, or a row for each of its
+  // choices.
   size_t sent = 0;
   bool goes[MOST_RANKS];
   for (size_t i = 0; i < slots; i++) {

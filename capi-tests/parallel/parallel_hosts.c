@@ -1,6 +1,6 @@
-// Ranks that share no memory, as on several hosts: their collectives are the program's own, over sockets, and what they
-// hear of each other comes by TCP. A rank that is killed is named on all others within 5 s, one
-// that has stopped is not, and one that leaves is no failure.
+// Ranks that share no memory, as on several hosts: their collectives are the program's own, over
+// sockets, and what they hear of each other comes by TCP. A rank that is killed is named on all
+// others within 5 s, one that has stopped is not, and one that leaves is no failure.
 #define _GNU_SOURCE
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 
 enum { SIZE = 3, DIED = 99 };
 
-// Both ends of the connections of the ranks to rank 0. All processes keep all of them open, so that nobody sees there that
-// another one has ended.
+// Both ends of the connections of the ranks to rank 0. All processes keep all of them open, so that
+// nobody sees there that another one has ended.
 static int g_ends[SIZE][2];
 
 static atomic_int g_told;

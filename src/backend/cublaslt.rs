@@ -225,7 +225,8 @@ impl Problem {
         let factors_on_device = !args.nvfp4.alpha.is_null();
         // Without amaxes only the device knows beta.
         let beta_unknown = factors_on_device && args.nvfp4.amax_a.is_null();
-        let per_tensor = args.a_dtype.is_fp8() && !args.scales_a.in_blocks();
+        let one_scale = args.scales_a.mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        let per_tensor = args.a_dtype.is_fp8() && one_scale;
         Self {
             device,
             m: args.m,
@@ -260,6 +261,7 @@ fn data_type(dtype: NVTEDType) -> cudaDataType {
         NVTEDType::kNVTEBFloat16 => cudaDataType::CUDA_R_16BF,
         NVTEDType::kNVTEFloat8E4M3 => cudaDataType::CUDA_R_8F_E4M3,
         NVTEDType::kNVTEFloat8E5M2 => cudaDataType::CUDA_R_8F_E5M2,
+        NVTEDType::kNVTEFloat4E2M1 => cudaDataType::CUDA_R_4F_E2M1,
         _ => cudaDataType::CUDA_R_32F,
     }
 }
@@ -283,6 +285,8 @@ fn scale_mode(mode: NVTEScalingMode) -> Option<cublasLtMatmulMatrixScale_t> {
     match mode {
         NVTEScalingMode::NVTE_BLOCK_SCALING_1D => Some(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F),
         NVTEScalingMode::NVTE_BLOCK_SCALING_2D => Some(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F),
+        NVTEScalingMode::NVTE_MXFP8_1D_SCALING => Some(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0),
+        NVTEScalingMode::NVTE_NVFP4_1D_SCALING => Some(CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3),
         _ => None,
     }
 }
@@ -709,4 +713,146 @@ fn library() -> &'static Result<(), String> {
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::args::{GemmScales, Nvfp4Factors};
+
+    /// A product of operands `[outer, k]` with scales in tiles, at addresses that nothing reads.
+    fn args(dtype: NVTEDType, mode: NVTEScalingMode) -> GemmArgs {
+        let at = |address: usize| address as *mut c_void;
+        let scales = |address| GemmScales { inv: at(address), stride: 8, mode, swizzled: true };
+        let factors = mode == NVTEScalingMode::NVTE_NVFP4_1D_SCALING;
+        let factor = if factors { at(0x7000).cast_const().cast() } else { std::ptr::null() };
+        GemmArgs {
+            a: at(0x1000),
+            b: at(0x2000),
+            c: at(0x3000),
+            d: at(0x3000),
+            scales_a: scales(0x4000),
+            scales_b: scales(0x5000),
+            scale_d: std::ptr::null(),
+            amax_d: std::ptr::null_mut(),
+            scale_inv_d: std::ptr::null_mut(),
+            bias: std::ptr::null_mut(),
+            aux: std::ptr::null_mut(),
+            workspace: at(0x6000),
+            workspace_bytes: 32 << 20,
+            m: 384,
+            n: 128,
+            k: 256,
+            alpha: 1.0,
+            beta: 0.0,
+            a_dtype: dtype,
+            b_dtype: dtype,
+            d_dtype: NVTEDType::kNVTEBFloat16,
+            bias_dtype: NVTEDType::kNVTEBFloat16,
+            aux_dtype: NVTEDType::kNVTEBFloat16,
+            epilogue: GemmEpilogue::NVTEX_EPILOGUE_NONE,
+            nvfp4: Nvfp4Factors { alpha: factor, beta: factor, ..Nvfp4Factors::NONE },
+            transa: true,
+            transb: false,
+            split_accumulator: false,
+            sm_count: 0,
+        }
+    }
+
+    fn attribute<T: Default>(plan: &Plan, attribute: cublasLtMatmulDescAttributes_t) -> T {
+        let (mut value, mut written) = (T::default(), 0);
+        // SAFETY: the value has the size that is passed.
+        let status = unsafe {
+            let value = (&raw mut value).cast();
+            let size = size_of::<T>();
+            cublasLtMatmulDescGetAttribute(plan.operation, attribute, value, size, &mut written)
+        };
+        assert_eq!(status, cublasStatus_t::CUBLAS_STATUS_SUCCESS, "{attribute:?}");
+        value
+    }
+
+    /// Dtype, rows, columns and leading dimension.
+    fn layout(layout: cublasLtMatrixLayout_t) -> (u32, u64, u64, i64) {
+        use cublasLtMatrixLayoutAttribute_t::*;
+        let (mut dtype, mut rows, mut cols, mut ld, mut written) = (0u32, 0u64, 0u64, 0i64, 0);
+        let attributes: [(_, *mut c_void, _); 4] = [
+            (CUBLASLT_MATRIX_LAYOUT_TYPE, (&raw mut dtype).cast(), 4),
+            (CUBLASLT_MATRIX_LAYOUT_ROWS, (&raw mut rows).cast(), 8),
+            (CUBLASLT_MATRIX_LAYOUT_COLS, (&raw mut cols).cast(), 8),
+            (CUBLASLT_MATRIX_LAYOUT_LD, (&raw mut ld).cast(), 8),
+        ];
+        for (attribute, value, size) in attributes {
+            // SAFETY: each value has the size that is passed.
+            let status = unsafe {
+                cublasLtMatrixLayoutGetAttribute(layout, attribute, value, size, &mut written)
+            };
+            assert_eq!(status, cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        }
+        (dtype, rows, cols, ld)
+    }
+
+    /// What cuBLASLt's documentation asks of operands with scales of blocks. Descriptors need no device; with one,
+    /// the heuristic is asked whether it has such a product, which it has from compute capability 10.0 on.
+    #[test]
+    fn products_with_block_scales_are_described() {
+        use NVTEDType::*;
+        use NVTEScalingMode::*;
+        library::open("libcublasLt.so.13");
+        // SAFETY: loads the library if it is there.
+        if !unsafe { is_culib_present() } {
+            println!(
+                "backend::cublaslt::tests::products_with_block_scales_are_described: skipped: \
+                 libcublasLt.so.13 is not to be found"
+            );
+            return;
+        }
+        for (dtype, mode, scale_mode, code, pointer_mode) in [
+            (kNVTEFloat8E4M3, NVTE_MXFP8_1D_SCALING, 2, cudaDataType::CUDA_R_8F_E4M3, 0),
+            (kNVTEFloat4E2M1, NVTE_NVFP4_1D_SCALING, 1, cudaDataType::CUDA_R_4F_E2M1, 1),
+        ] {
+            let args = args(dtype, mode);
+            let problem = Problem::new(&args, 0);
+            let mut plan = Plan::default();
+            assert!(plan.describe(&args, &problem).is_ok());
+            for (mode, pointer, scales) in [
+                (
+                    CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                    args.scales_a,
+                ),
+                (
+                    CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                    args.scales_b,
+                ),
+            ] {
+                assert_eq!(attribute::<i32>(&plan, mode), scale_mode);
+                assert_eq!(attribute::<usize>(&plan, pointer), scales.inv as usize);
+            }
+            assert_eq!(attribute::<i32>(&plan, CUBLASLT_MATMUL_DESC_TRANSA), 1);
+            assert_eq!(attribute::<i32>(&plan, CUBLASLT_MATMUL_DESC_TRANSB), 0);
+            assert_eq!(attribute::<i8>(&plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM), 0);
+            assert_eq!(attribute::<i32>(&plan, CUBLASLT_MATMUL_DESC_POINTER_MODE), pointer_mode);
+            assert_eq!(layout(plan.a), (code as u32, 256, 384, 256));
+            assert_eq!(layout(plan.b), (code as u32, 256, 128, 256));
+            assert_eq!(layout(plan.d), (cudaDataType::CUDA_R_16BF as u32, 384, 128, 384));
+
+            let mut arch = 0;
+            if !crate::backend::cuda::device_arch(&mut arch) || handle_of(&mut plan).is_err() {
+                println!("{mode:?}: described; no device to ask");
+                continue;
+            }
+            let answer = plan.candidates(&problem, CANDIDATES).map_err(|failure| match failure {
+                Failure::NoAlgorithm(status) | Failure::Call(_, status) => status,
+            });
+            let answer = answer.map(|found| found.len());
+            println!("{mode:?} on compute capability {arch}: {answer:?}");
+            assert_eq!(matches!(answer, Ok(1..)), arch >= 100);
+        }
+    }
+
+    fn handle_of(plan: &mut Plan) -> Result<(), Failure> {
+        plan.handle = handle(0)?;
+        Ok(())
+    }
 }

@@ -215,7 +215,7 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     }
     let cast_product =
         |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
-    match args.scales_a.mode {
+    let as_without_scales = || match args.scales_a.mode {
         NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
             let cast = dequantized(args, stream).and_then(cast_product);
             let in_parts = || in_parts(args, device, stream);
@@ -250,7 +250,68 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
                 false => usual(),
             }
         }
+    };
+    match in_tiles(args) && takes_block_scales()? {
+        true => {
+            let product = with_factors(args, stream).and_then(|args| multiply(&args));
+            or_else(product, as_without_scales)
+        }
+        false => as_without_scales(),
     }
+}
+
+/// Whether operands in MXFP8 or NVFP4 lie as cuBLASLt documents it for its products of such: along k, which is the
+/// innermost dimension, scales in tiles of 128 x 4, and all in multiples of 16 bytes; and D has no scales of its own.
+fn in_tiles(args: &GemmArgs) -> bool {
+    use NVTEScalingMode::*;
+    let mode = args.scales_a.mode;
+    let step = if mode == NVTE_NVFP4_1D_SCALING { 32 } else { 16 };
+    let aligned = [args.a, args.b, args.scales_a.inv, args.scales_b.inv];
+    matches!(mode, NVTE_MXFP8_1D_SCALING | NVTE_NVFP4_1D_SCALING)
+        && args.scales_a.swizzled
+        && args.scales_b.swizzled
+        && (args.transa && !args.transb)
+        && args.k.is_multiple_of(step)
+        && aligned.iter().all(|address| (*address as usize).is_multiple_of(16))
+        && !args.d_dtype.is_fp8()
+}
+
+/// Whether the device's tensor cores take scales of blocks.
+fn takes_block_scales() -> Result<bool, Outcome> {
+    let mut arch = 0;
+    // SAFETY: writes one integer.
+    done(unsafe { kernels::device_arch(&mut arch) })?;
+    Ok(arch >= 100)
+}
+
+/// The compute capability of the device as 10 * major + minor; false if there is none.
+#[cfg(test)]
+pub(super) fn device_arch(arch: &mut c_int) -> bool {
+    // SAFETY: writes one integer.
+    done(unsafe { kernels::device_arch(arch) }).is_ok()
+}
+
+/// A product of NVFP4 operands with alpha and beta on the device, at the start of the workspace, if the largest
+/// magnitudes of the operands go into them; another one as it is.
+fn with_factors(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
+    if args.nvfp4.amax_a.is_null() {
+        return Ok(*args);
+    }
+    let (output, mut args) = take(args, 2 * size_of::<f32>(), "for alpha and beta")?;
+    let output = output.cast::<f32>();
+    let factors = Nvfp4AlphaArgs {
+        amax_a: args.nvfp4.amax_a,
+        amax_b: args.nvfp4.amax_b,
+        output,
+        alpha: args.alpha,
+        beta: args.beta,
+        factor: args.nvfp4.factor,
+        with_beta: true,
+    };
+    // SAFETY: the arguments have been checked, and the workspace has room for both factors.
+    done(unsafe { kernels::nvfp4_alpha(&factors, stream) })?;
+    (args.nvfp4.alpha, args.nvfp4.beta) = (output, output.wrapping_add(1));
+    Ok(args)
 }
 
 /// A part of the workspace, aligned to 256 bytes, and what is left.
@@ -505,10 +566,10 @@ fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcom
 /// The product of NVFP4 operands, cast to bfloat16 in the workspace, which is exact, with alpha and beta on
 /// the device.
 fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
-    const FACTORS: usize = 256;
+    let args = &with_factors(args, stream)?;
     let [a_bytes, b_bytes] =
         [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
-    let needed = a_bytes + b_bytes + FACTORS;
+    let needed = a_bytes + b_bytes;
     let Some(workspace_bytes) = args.workspace_bytes.checked_sub(needed) else {
         let got = args.workspace_bytes;
         return Err(Outcome::unimplemented(format!(
@@ -517,27 +578,11 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
         )));
     };
     let part = |at| args.workspace.wrapping_byte_add(at);
-    let (a, b) = (part(FACTORS), part(FACTORS + a_bytes));
+    let (a, b) = (part(0), part(a_bytes));
     let whole = ProductPart::whole(args);
     for (of_b, values) in [(false, a), (true, b)] {
         // SAFETY: the arguments have been checked, the outputs lie in the workspace.
         done(unsafe { nvte_cuda_operand_values(args, of_b, &whole, values, stream) })?;
-    }
-    let mut nvfp4 = args.nvfp4;
-    if !nvfp4.amax_a.is_null() {
-        let output = part(0).cast::<f32>();
-        let factors = Nvfp4AlphaArgs {
-            amax_a: nvfp4.amax_a,
-            amax_b: nvfp4.amax_b,
-            output,
-            alpha: args.alpha,
-            beta: args.beta,
-            factor: nvfp4.factor,
-            with_beta: true,
-        };
-        // SAFETY: the arguments have been checked, and the workspace has room for both factors.
-        done(unsafe { kernels::nvfp4_alpha(&factors, stream) })?;
-        (nvfp4.alpha, nvfp4.beta) = (output, output.wrapping_add(1));
     }
     let none = GemmScales::per_tensor(std::ptr::null());
     Ok(GemmArgs {
@@ -547,7 +592,6 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
         scales_b: none,
         a_dtype: NVTEDType::kNVTEBFloat16,
         b_dtype: NVTEDType::kNVTEBFloat16,
-        nvfp4,
         workspace: part(needed),
         workspace_bytes,
         ..*args

@@ -4111,6 +4111,9 @@ unsafe extern "C-unwind" {
     ///   `amaxA * amaxB / (36 * maxA * maxB)`, of the amaxes of the direction that is read and the
     ///   `NVFP4E4M3Max` of the tensors. D is Float32 or BFloat16, k is a multiple of 16, and `grad` with
     ///   `bias` needs `pre_gelu_out` too. On CUDA operands are cast to BFloat16, which is exact.
+    /// - MXFP8 and NVFP4 from compute capability 10.0 on: cuBLASLt multiplies the operands as they are where it
+    ///   has an algorithm, if the scales of both are swizzled, A is read with `transa` and B without `transb`,
+    ///   all is aligned to 16 bytes and D is not FP8. No such device has run this yet.
     ///
     /// Workspace: memory on the device, any number of bytes, or none. On CUDA some products need it:
     /// - MXFP8 should have `2 k (m + n) + 768` bytes and NVFP4 `2 k (m + n) + 1024`. With less the product is

@@ -71,7 +71,8 @@ struct StageScales {
 };
 
 template <class C, Scales kScales>
-__device__ __forceinline__ StageScales read_scales(const Control<C> &control, int stage, int block) {
+__device__ __forceinline__ StageScales read_scales(const Control<C> &control, int stage,
+                                                   int block) {
   StageScales scales = {{1.0f, 1.0f}, {1.0f, 1.0f}};
   if constexpr (kScales == Scales::kBlockCols || kScales == Scales::kLines) {
     const float *from = control.row_scales[stage] + (threadIdx.x - C::kProducerThreads) / 32 * 16;
