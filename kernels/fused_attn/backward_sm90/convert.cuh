@@ -93,10 +93,7 @@ __global__ void __launch_bounds__(kHelperThreads)
     }
   }
   if constexpr (kFp8) {
-    // Blocks are many, and their largest values are soon less than what is there.
-    const bool more =
-        a.dq.amax != nullptr && most > *static_cast<const volatile float *>(a.dq.amax);
-    if (__any_sync(~0u, more)) raise_amax(a.dq.amax, most);
+    raise_amax_if_more(a.dq.amax, most);
   }
 #endif
 }

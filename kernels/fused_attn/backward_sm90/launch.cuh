@@ -171,10 +171,16 @@ inline Problem problem_of(const NVTEXAttentionArgs &a, const BlockShape &tile,
   // a last one of few heads would begin its longest blocks when the others end. By list scheduling
   // on 132 multiprocessors, causal, time over the mean load: 16 x 12 heads of 1024 queries 1.01,
   // with teams of 63, 63, 63 and 3 heads 1.09; 2 x 16 of 8192 1.00, with teams of 3 heads 1.05.
+  // Nor are they so small that the longest blocks of the last one have nothing short to be paired
+  // with: 8 key heads of 4 query heads each of 8192 1.01, with teams of one 1.23.
   const size_t each =
       a.q_side.max_seqlen * static_cast<size_t>(p.group) * (tile.dim_qk + tile.dim_v) * 4;
   const size_t room = (size_t{a.window_right >= 0 ? 32u : 16u} << 20) / (each > 0 ? each : 1);
-  const size_t most = room < 1 ? 1 : room;
+  constexpr size_t kBlocks = 128;  // Of keys, that are begun together.
+  const size_t least = a.window_right < 0 || p.key_blocks == 0
+                           ? 1
+                           : ceil_div(kBlocks, static_cast<size_t>(p.key_blocks));
+  const size_t most = room < least ? least : room;
   const size_t teams = units > most ? (units + most / 2) / most : 1;
   p.team = static_cast<int>(units > 0 ? ceil_div(units, teams) : 1);
   return p;

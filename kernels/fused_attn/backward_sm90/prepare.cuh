@@ -2,31 +2,12 @@
 // the sinks.
 #pragma once
 
-#include <type_traits>
-
 #include "common/vec.cuh"
 #include "image.cuh"
 #include "problem.cuh"
 
 namespace nvte {
 namespace sm90_backward {
-
-// Calls f with the tag of a dtype that the kernel does not know.
-template <class F>
-__device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
-  switch (dtype) {
-    case kNVTEFloat32:
-      return f(F32{});
-    case kNVTEFloat16:
-      return f(F16{});
-    case kNVTEBFloat16:
-      return f(BF16{});
-    case kNVTEFloat8E4M3:
-      return f(E4M3{});
-    default:
-      return f(E5M2{});
-  }
-}
 
 // Adds up columns of a block and stores them: thread t has sums of eight, from number
 // t % (D / 8) * 8 on. Every thread calls it.
@@ -91,30 +72,12 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     scale_d *= factor_of(a.dp.scale) / p_scale;
   }
   float part = 0.0f;
-  std::conditional_t<kFp8, Vec<F32, 8>, Vec<T, 8>> x[kM / kAtOnce];
   Vec<T, 8> y[kM / kAtOnce];
-  float stats_of[kM / kAtOnce];
+  float stats_of[kM / kAtOnce], products[kM / kAtOnce];
   const auto inside = [&](int r) { return m0 + r < lq && lane * 8 < a.dim_v; };
-  if constexpr (kFp8) {
-    with_dtype(a.o.dtype, [&](auto tag) {
-      using O = decltype(tag);
-      const typename O::Bits *o = row_of<O>(a.o, a.q_side, sequence, head, m0);
-#pragma unroll
-      for (int i = 0; i < kM / kAtOnce; ++i) {
-        const int r = i * kAtOnce + thread / kLanes;
-        float f[8];
-        to_float(load<O, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r)), f);
-        x[i] = from_float<F32, 8>(f);
-      }
-    });
-  }
 #pragma unroll
   for (int i = 0; i < kM / kAtOnce; ++i) {
     const int r = i * kAtOnce + thread / kLanes;
-    if constexpr (!kFp8) {
-      const typename T::Bits *o = row_of<T>(a.o, a.q_side, sequence, head, m0);
-      x[i] = load<T, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r));
-    }
     y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside(r));
     stats_of[i] = lane == 0 && m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
   }
@@ -123,6 +86,26 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
   for (int i = 0; i < kM * kDqk / 4 / kHelperThreads; ++i) {
     sum[i * kHelperThreads + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
+  // Of a lane's elements of each row of o and do.
+  const auto multiply = [&](auto tag) {
+    using O = decltype(tag);
+    const typename O::Bits *o = row_of<O>(a.o, a.q_side, sequence, head, m0);
+    Vec<O, 8> x[kM / kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kM / kAtOnce; ++i) {
+      const int r = i * kAtOnce + thread / kLanes;
+      x[i] = load<O, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r));
+    }
+#pragma unroll
+    for (int i = 0; i < kM / kAtOnce; ++i) {
+      float f[8], g[8];
+      to_float(x[i], f);
+      to_float(y[i], g);
+      products[i] = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) products[i] = fmaf(f[j], g[j], products[i]);
+    }
+  };
   if constexpr (kFp8) {
     static_assert(kDqk == kDv, "one shape of images");
     using Codes = CodeTile<kM, kDv>;
@@ -135,18 +118,17 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
       o_codes.words[r][2 * lane] = y[i].w[0];
       o_codes.words[r][2 * lane + 1] = y[i].w[1];
     }
+    with_dtype(a.o.dtype, multiply);
     __syncthreads();
     q_codes.template write<false>(a.q_image + at * (kM * kDqk), thread);
     o_codes.template write<false>(a.o_image + at * (kM * kDv), thread - Codes::kWriters);
+  } else {
+    multiply(T{});
   }
 #pragma unroll
   for (int i = 0; i < kM / kAtOnce; ++i) {
     const int r = i * kAtOnce + thread / kLanes;
-    float f[8], g[8], d = 0.0f;
-    to_float(x[i], f);
-    to_float(y[i], g);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) d = fmaf(f[j], g[j], d);
+    float d = products[i];
 #pragma unroll
     for (int j = kLanes / 2; j > 0; j /= 2) d += __shfl_xor_sync(~0u, d, j);
     if constexpr (kFp8) d *= factor;

@@ -107,6 +107,30 @@ __device__ __forceinline__ typename T::Bits *row_of(const NVTEXAttentionTensor &
   return static_cast<typename T::Bits *>(t.data) + head_offset(t, side, i, head) + r * t.row;
 }
 
+// Calls f with the tag of a dtype that the kernel does not know.
+template <class F>
+__device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
+  switch (dtype) {
+    case kNVTEFloat32:
+      return f(F32{});
+    case kNVTEFloat16:
+      return f(F16{});
+    case kNVTEBFloat16:
+      return f(BF16{});
+    case kNVTEFloat8E4M3:
+      return f(E4M3{});
+    default:
+      return f(E5M2{});
+  }
+}
+
+// Raises an amax by the largest of a warp's values. Warps are many, and their largest values are soon
+// less than what is there.
+__device__ __forceinline__ void raise_amax_if_more(float *amax, float most) {
+  const bool more = amax != nullptr && most > *static_cast<const volatile float *>(amax);
+  if (__any_sync(~0u, more)) raise_amax(amax, most);
+}
+
 // What a block works on at a time.
 struct BlockShape {
   size_t queries, keys, dim_qk, dim_v;

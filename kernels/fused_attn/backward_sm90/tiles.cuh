@@ -105,19 +105,84 @@ __device__ __forceinline__ void round_pairs(uint32_t (&out)[kN / 8][4], const fl
   }
 }
 
-// Rows of a warp of a product [64, D] of FP8 tensors to global memory.
+// Turns four words of each of the four lanes of a quad: word i of lane j becomes word j of lane i.
+__device__ __forceinline__ void turn_quad(uint32_t (&w)[4], int lane) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      uint32_t &low = w[i], &high = w[i + bit];
+      const uint32_t other = __shfl_xor_sync(~0u, lane & bit ? low : high, bit);
+      (lane & bit ? low : high) = other;
+    }
+  }
+}
+// The same of half words, two of which are in each word.
+__device__ __forceinline__ uint2 turn_quad(uint32_t low, uint32_t high, int lane) {
+  const uint32_t other = __shfl_xor_sync(~0u, lane & 2 ? low : high, 2);
+  (lane & 2 ? low : high) = other;
+  const uint32_t odd = __byte_perm(low, high, 0x7632), even = __byte_perm(low, high, 0x5410);
+  const uint32_t mine = lane & 1 ? odd : even;
+  const uint32_t theirs = __shfl_xor_sync(~0u, lane & 1 ? even : odd, 1);
+  return make_uint2(__byte_perm(mine, theirs, lane & 1 ? 0x1054 : 0x5410),
+                    __byte_perm(mine, theirs, lane & 1 ? 0x3276 : 0x7632));
+}
+
+// Rows of a warp of a product [64, D] of FP8 tensors to global memory. A quad of lanes has pairs of
+// neighbours, of which it makes whole sectors.
 template <int kD>
 __device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentionTensor &to,
-                                           size_t dim, const float (&d)[kD / 2], float scale,
-                                           int sequence, int key_head, int first, int length,
-                                           int lane) {
-  float fours[1][kD / 8][4];
+                                           int dim, float (&d)[kD / 2], float factor, int sequence,
+                                           int key_head, int first, int length, int lane) {
+  const int end = written(a.kv_side, length);
+  const float scale = is_fp8(to.dtype) ? factor_of(to.scale) : 1.0f;
+  const int64_t offset = head_offset(to, a.kv_side, sequence, key_head);
+  float most = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kD / 2; ++i) fours[0][i / 4][i % 4] = d[i];
-  const float factors[1][2] = {{scale, scale}};
-  store_rows<F16, true, kD>(to, head_offset(to, a.kv_side, sequence, key_head), fours, factors,
-                            first, length, written(a.kv_side, length), 0, static_cast<int>(dim), 0,
-                            lane);
+  for (int i = 0; i < kD / 2; ++i) {
+    const bool inside = first + lane / 4 + i / 2 % 2 * 8 < length && i / 4 * 8 < dim;
+    const float x = inside ? d[i] * factor : 0.0f;
+    most = fmaxf(most, fabsf(x));
+    d[i] = x * scale;
+  }
+  with_dtype(to.dtype, [&](auto tag) {
+    using T = decltype(tag);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = first + lane / 4 + 8 * h;
+#pragma unroll
+      for (int j = 0; j < kD / 8; j += 4) {
+        const auto at = [&](int n, int e) { return d[(j + n) * 4 + 2 * h + e]; };
+        const int mine = (j + lane % 4) * 8;  // After the turn: eight elements from here on.
+        auto *out = static_cast<typename T::Bits *>(to.data) + offset + r * to.row;
+        if constexpr (T::kBytes == 4) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const int column = (j + n) * 8;
+            if (r < end && column < dim) {
+              *reinterpret_cast<float2 *>(out + column + lane % 4 * 2) =
+                  make_float2(at(n, 0), at(n, 1));
+            }
+          }
+        } else if constexpr (T::kBytes == 2) {
+          uint32_t w[4];
+#pragma unroll
+          for (int n = 0; n < 4; ++n) w[n] = T::from_float({at(n, 0), at(n, 1)});
+          turn_quad(w, lane);
+          if (r < end && mine < dim) {
+            *reinterpret_cast<uint4 *>(out + mine) = make_uint4(w[0], w[1], w[2], w[3]);
+          }
+        } else {
+          const float four[2][4] = {{at(0, 0), at(0, 1), at(1, 0), at(1, 1)},
+                                    {at(2, 0), at(2, 1), at(3, 0), at(3, 1)}};
+          const uint2 w = turn_quad(T::from_float(four[0]), T::from_float(four[1]), lane);
+          if (r < end && mine < dim) *reinterpret_cast<uint2 *>(out + mine) = w;
+        }
+      }
+    }
+  });
+  raise_amax_if_more(to.amax, most);
 }
 
 // Rows of a warp of a product [64, D] to global memory, through 16 rows of shared memory.
