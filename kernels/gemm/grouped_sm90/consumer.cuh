@@ -3,13 +3,8 @@
 // Where sums of 128 of the inner dimension are promoted, a consumer does so for half of its columns
 // at a time. For each of them tensor cores take 256 cycles, and the promotion 64 FFMA of each
 // thread (128 FP32 instructions and 16 loads of scales if both operands have a scale for each row)
-// of the 256 issue slots of a scheduler, while the other consumer multiplies. Turns in which one
-// waits until the other has multiplied are no faster.
-//
-// 8 members of 2048 rows by 4096, k 7168, on an H200 at the clock that its power allows, November
-// 2026, TFLOP/s: 937 with blocks of 128 x 128 of one operand, 811 with a multiplication more of
-// each partial sum, 759 with blocks of 1 x 128 of both. With tiles of 128 columns, which read more
-// from L2: 720 and 706.
+// of the 256 issue slots of a scheduler, while the other consumer multiplies. Other parts of the
+// columns, three consumers and turns of them are no faster; BENCHMARKS.md has what was measured.
 #pragma once
 
 #include "common/wgmma.cuh"
