@@ -387,6 +387,7 @@ __device__ __forceinline__ void store_one(NVTEDType dtype, void *to, size_t at, 
 // Rows of a tile, as tiles_of has them; of a group, whose sums are added up one after the other;
 // and of a lot, which is added up first.
 constexpr int kTileRows = 128, kGroupRows = 8, kLotRows = 4;
+constexpr int kFewRows = 16;
 constexpr int kTileWarps = kThreads / 32, kWarpGroups = kTileRows / kGroupRows / kTileWarps;
 
 // The sums of columns of a tile, added up as the tile kernels do: a vector of columns for each
@@ -467,6 +468,60 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4
   } else {
     partial[tile * cols + col] = sum;
   }
+}
+
+// The same of at most kFewRows: all warps have rows, whose values are added up in the same order.
+template <class In, NVTEXForm kForm>
+__global__ void __launch_bounds__(kThreads)
+    columns_of_few_rows_kernel(const void *input, const void *act_input, void *out, void *dbias,
+                               int rows, size_t per_row, const __grid_constant__ Function function,
+                               NVTEDType dtype) {
+  constexpr int N = kColumnsOf<In>, kInputs = kInputsOf<kForm>, kColumns = 32 * N;
+  __shared__ alignas(16) float values[kFewRows][kColumns];
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int lane = threadIdx.x % 32;
+  const size_t cols = per_row * N, vector = size_t{blockIdx.x} * 32 + lane;
+  for (int row = threadIdx.x / 32; row < kFewRows; row += kTileWarps) {
+    const size_t at = static_cast<size_t>(row) * cols + vector * N;
+    float v[1][N] = {};
+    if (row < rows && vector < per_row) {
+      Vec<In, N> x[kInputs];
+      x[0] = load_as<In, N>(dtype, input, at, true);
+      if constexpr (kInputs > 1) x[1] = load_as<In, N>(dtype, act_input, at, true);
+      if constexpr (kForm == NVTEX_FORM_PLAIN) {
+        to_float(x[0], v[0]);
+      } else {
+        apply_each<kForm>(function.linear, x, v);
+        store_as(dtype, out, at, from_float<In>(v[0]));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      *reinterpret_cast<float4 *>(&values[row][lane * N + i]) =
+          make_float4(v[0][i], v[0][i + 1], v[0][i + 2], v[0][i + 3]);
+    }
+  }
+  __syncthreads();
+  const size_t col = size_t{blockIdx.x} * kColumns + threadIdx.x;
+  if (threadIdx.x >= kColumns || col >= cols) return;
+  float sum = 0.0f;
+#pragma unroll
+  for (int group = 0; group < kFewRows; group += kGroupRows) {
+    float total = 0.0f;
+#pragma unroll
+    for (int lot = 0; lot < kGroupRows; lot += kLotRows) {
+      float four = values[group + lot][threadIdx.x];
+#pragma unroll
+      for (int r = 1; r < kLotRows; ++r) {
+        four = __fadd_rn(four, values[group + lot + r][threadIdx.x]);
+      }
+      total = lot == 0 ? four : __fadd_rn(total, four);
+    }
+    sum = group == 0 ? total : __fadd_rn(sum, total);
+  }
+  // As if the groups of all rows of a tile were there.
+  store_one<In>(dtype, dbias, col, __fadd_rn(sum, 0.0f));
 }
 
 constexpr int kSumColumns = 32, kSums = 8;
@@ -581,6 +636,16 @@ NVTEXOutcome sum_columns(const NVTEXCast &q, cudaStream_t stream) {
     using In = decltype(in);
     const size_t per_row = q.cols / kColumnsOf<In>;
     const auto blocks = static_cast<unsigned>(ceil_div(per_row, 32));
+    if (q.rows <= kFewRows) {
+      const auto run = [&](auto kernel) {
+        return launch(kernel, dim3(blocks), kThreads, stream, q.input, q.fusion.act_input,
+                      q.rowwise, q.fusion.dbias, static_cast<int>(q.rows), per_row,
+                      Function(q.fusion), q.input_dtype);
+      };
+      return q.fusion.form == NVTEX_FORM_PLAIN
+                 ? run(columns_of_few_rows_kernel<In, NVTEX_FORM_PLAIN>)
+                 : run(columns_of_few_rows_kernel<In, NVTEX_FORM_DERIVATIVE>);
+    }
     const auto run = [&](auto kernel) {
       return launch(kernel, dim3(static_cast<unsigned>(tiles_of(q.rows)) * blocks), kThreads,
                     stream, q.input, q.fusion.act_input, q.rowwise, q.fusion.workspace,
