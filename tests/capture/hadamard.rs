@@ -220,6 +220,7 @@ fn product(c: &mut Chain, workspace: Id, with_amax: bool) {
             transb: false,
             split_accumulator: false,
             sm_count: 0,
+            aux_slope: false,
         };
         entry(side, side.table.gemm, args)
     });

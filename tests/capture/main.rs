@@ -300,6 +300,7 @@ fn gemm(
             transb: false,
             split_accumulator: true,
             sm_count: 0,
+            aux_slope: false,
         };
         entry(side, side.table.gemm, args)
     });

@@ -173,6 +173,7 @@ fn gemm_case(
             transb: kind.transb,
             split_accumulator,
             sm_count,
+            aux_slope: false,
         };
         entry(side, side.table.gemm, args)
     };
@@ -338,6 +339,7 @@ fn gemm_blocks_case(
             transb,
             split_accumulator: true,
             sm_count: 0,
+            aux_slope: false,
         };
         entry(side, side.table.gemm, args)
     };
