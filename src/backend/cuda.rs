@@ -215,7 +215,7 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     }
     let cast_product =
         |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
-    let as_without_scales = || match args.scales_a.mode {
+    let otherwise = || match args.scales_a.mode {
         NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
             let cast = dequantized(args, stream).and_then(cast_product);
             let in_parts = || in_parts(args, device, stream);
@@ -254,9 +254,9 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     match in_tiles(args) && takes_block_scales()? {
         true => {
             let product = with_factors(args, stream).and_then(|args| multiply(&args));
-            or_else(product, as_without_scales)
+            or_else(product, otherwise)
         }
-        false => as_without_scales(),
+        false => otherwise(),
     }
 }
 
@@ -297,21 +297,33 @@ fn with_factors(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
     if args.nvfp4.amax_a.is_null() {
         return Ok(*args);
     }
-    let (output, mut args) = take(args, 2 * size_of::<f32>(), "for alpha and beta")?;
-    let output = output.cast::<f32>();
-    let factors = Nvfp4AlphaArgs {
-        amax_a: args.nvfp4.amax_a,
-        amax_b: args.nvfp4.amax_b,
-        output,
-        alpha: args.alpha,
-        beta: args.beta,
-        factor: args.nvfp4.factor,
-        with_beta: true,
-    };
-    // SAFETY: the arguments have been checked, and the workspace has room for both factors.
-    done(unsafe { kernels::nvfp4_alpha(&factors, stream) })?;
-    (args.nvfp4.alpha, args.nvfp4.beta) = (output, output.wrapping_add(1));
-    Ok(args)
+    let (output, rest) = take(args, 2 * size_of::<f32>(), "for alpha and beta")?;
+    Ok(GemmArgs { nvfp4: device_factors(args, output.cast(), stream)?, ..rest })
+}
+
+/// Alpha and beta of a product of NVFP4 operands, at `output` if largest magnitudes go into them, otherwise as they
+/// are.
+fn device_factors(
+    args: &GemmArgs,
+    output: *mut f32,
+    stream: cudaStream_t,
+) -> Result<Nvfp4Factors, Outcome> {
+    let mut nvfp4 = args.nvfp4;
+    if !nvfp4.amax_a.is_null() {
+        let factors = Nvfp4AlphaArgs {
+            amax_a: nvfp4.amax_a,
+            amax_b: nvfp4.amax_b,
+            output,
+            alpha: args.alpha,
+            beta: args.beta,
+            factor: nvfp4.factor,
+            with_beta: true,
+        };
+        // SAFETY: the arguments have been checked, and the workspace has room for both factors.
+        done(unsafe { kernels::nvfp4_alpha(&factors, stream) })?;
+        (nvfp4.alpha, nvfp4.beta) = (output, output.wrapping_add(1));
+    }
+    Ok(nvfp4)
 }
 
 /// A part of the workspace, aligned to 256 bytes, and what is left.
@@ -566,10 +578,10 @@ fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcom
 /// The product of NVFP4 operands, cast to bfloat16 in the workspace, which is exact, with alpha and beta on
 /// the device.
 fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
-    let args = &with_factors(args, stream)?;
+    const FACTORS: usize = 256;
     let [a_bytes, b_bytes] =
         [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
-    let needed = a_bytes + b_bytes;
+    let needed = a_bytes + b_bytes + FACTORS;
     let Some(workspace_bytes) = args.workspace_bytes.checked_sub(needed) else {
         let got = args.workspace_bytes;
         return Err(Outcome::unimplemented(format!(
@@ -578,12 +590,13 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
         )));
     };
     let part = |at| args.workspace.wrapping_byte_add(at);
-    let (a, b) = (part(0), part(a_bytes));
+    let (a, b) = (part(FACTORS), part(FACTORS + a_bytes));
     let whole = ProductPart::whole(args);
     for (of_b, values) in [(false, a), (true, b)] {
         // SAFETY: the arguments have been checked, the outputs lie in the workspace.
         done(unsafe { nvte_cuda_operand_values(args, of_b, &whole, values, stream) })?;
     }
+    let nvfp4 = device_factors(args, part(0).cast(), stream)?;
     let none = GemmScales::per_tensor(std::ptr::null());
     Ok(GemmArgs {
         a,
@@ -592,6 +605,7 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
         scales_b: none,
         a_dtype: NVTEDType::kNVTEBFloat16,
         b_dtype: NVTEDType::kNVTEBFloat16,
+        nvfp4,
         workspace: part(needed),
         workspace_bytes,
         ..*args
