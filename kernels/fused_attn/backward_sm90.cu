@@ -252,7 +252,9 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Instance &instance, cudaStre
   p.scale_k = a.scale * ds_scale;
   p.keep_scale = p.mask.scale / ds_scale;
   p.scale_d = 1.0f / ds_scale;
-  p.turn = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
+  const bool plain = extra_of(a) == Extra::kNone && a.dropout == 0.0f;
+  const bool turns = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic;
+  p.turn = turns && !plain ? 7 : 0;
   // A team takes all heads together: otherwise sums of dbias would come and go for every head.
   if (p.to_bias == BiasGradient::kSummed) p.team = static_cast<int>(a.kv_side.heads * a.batch);
   const NVTEXOutcome done = run_passes(p, instance, layout, stream, [&]() -> NVTEXOutcome {
