@@ -291,9 +291,10 @@ static void test_shallow(void) {
 
 // Few rows of B. FP8 weights are read as they lie, also where tensor cores would not take them.
 static void test_few_rows(void) {
-  const size_t sizes[][3] = {{528, 1, 1040},  {512, 5, 2576}, {1040, 16, 512}, {544, 23, 768},
-                             {640, 32, 4096}, {520, 9, 520},  {512, 33, 512},  {1040, 16, 528},
-                             {4100, 2, 72},   {72, 15, 4100}, {264, 8, 1032}};
+  const size_t sizes[][3] = {{528, 1, 1040},   {512, 5, 2576}, {1040, 16, 512}, {544, 23, 768},
+                             {640, 32, 4096},  {520, 9, 520},  {512, 33, 512},  {1040, 16, 528},
+                             {4100, 2, 72},    {72, 15, 4100}, {264, 8, 1032},  {4104, 3, 320},
+                             {1030, 16, 1088}, {2056, 9, 576}, {1040, 1, 1024}};
   for (size_t s = 0; s < COUNT(sizes); s++) {
     const size_t *size = sizes[s];
     for (size_t p = 0; p < COUNT(kHighProducts) + COUNT(kFp8Products); p++) {
