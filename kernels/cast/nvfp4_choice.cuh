@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (a.colwise.data != nullptr) {
     const ChoiceScale c = scale_for(a.colwise);
-    const size_t stride = member.stride;
+    const size_t stride = stride_of(a, member);
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned group = threadIdx.x % 32 / 4;
     const size_t in_member = row0 - member.first + group * 16;
@@ -246,11 +246,11 @@ __global__ void __launch_bounds__(kThreads, 2)
           best.word[half] = with_signs(best.word[half], sign[0], sign[1]);
         }
         const size_t line = col0 + 2 * pair + h;
-        store_bytes<8>(static_cast<uint8_t *>(a.colwise.data) + member.data +
+        store_bytes<8>(static_cast<uint8_t *>(a.colwise.data) + member.first * a.cols / 2 +
                            (line * member.rows + in_member) / 2,
                        best.word);
         static_cast<uint8_t *>(
-            a.colwise.scales)[member.scales + scales.index(line, in_member / 16)] =
+            a.colwise.scales)[member.first * a.cols / 16 + scales.index(line, in_member / 16)] =
             static_cast<uint8_t>(best.scale);
       }
     }

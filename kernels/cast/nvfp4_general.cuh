@@ -247,13 +247,13 @@ __device__ __noinline__ void general_tile(const Problem &p, size_t row0, size_t 
       codes = choose(a, x, most, amax != nullptr ? *amax : 0.0f, global, scale);
     }
     if (!inside) continue;
-    const size_t stride = colwise ? member.stride : lines.scale_stride;
+    const size_t stride = colwise ? stride_of(a, member) : lines.scale_stride;
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const size_t left = length - from;
     static_cast<uint8_t *>(
-        lines.scales)[(colwise ? member.scales : 0) + scales.index(line, from / 16)] =
+        lines.scales)[(colwise ? member.first * a.cols / 16 : 0) + scales.index(line, from / 16)] =
         static_cast<uint8_t>(codes.scale);
-    store_codes(static_cast<uint8_t *>(lines.data) + (colwise ? member.data : 0) +
+    store_codes(static_cast<uint8_t *>(lines.data) + (colwise ? member.first * a.cols / 2 : 0) +
                     (line * length + from) / 2,
                 codes.word, left < 16 ? static_cast<int>(left) : 16);
   }

@@ -29,9 +29,6 @@ struct Member {
   size_t index;
   size_t first;
   size_t rows;
-  size_t data;  // Bytes before its column-wise data and scales.
-  size_t scales;
-  size_t stride;  // Between column-wise scales of neighbouring columns.
 };
 
 __device__ __forceinline__ bool propagates_nan(NVTEXNvfp4Variant variant) {
@@ -112,6 +109,30 @@ __device__ Call random_call(const Problem &p, bool colwise, size_t r, size_t c) 
   return {768 + thread + sequence + 512 * per * across * (rows / 128), tile_r / 32, false};
 }
 
+// The keys of Philox's rounds in shared memory, for blocks of threads that draw often.
+struct RoundKeys {
+  static constexpr unsigned kRounds = 10;
+  alignas(16) uint64_t key[kRounds];
+
+  // By the block's first threads; the others see them after a barrier.
+  __device__ __forceinline__ void set(uint64_t seed) {
+    const uint32_t round = threadIdx.x;
+    if (round >= kRounds) return;
+    const uint32_t low = static_cast<uint32_t>(seed) + round * 0x9E3779B9;
+    const uint32_t high = static_cast<uint32_t>(seed >> 32) + round * 0xBB67AE85;
+    key[round] = uint64_t{high} << 32 | low;
+  }
+  template <int N>
+  __device__ __forceinline__ void operator()(Words (&words)[N]) const {
+#pragma unroll
+    for (unsigned i = 0; i < kRounds; i += 2) {
+      const ulonglong2 two = *reinterpret_cast<const ulonglong2 *>(&key[i]);
+      philox_rounds<1>(two.x, words);
+      philox_rounds<1>(two.y, words);
+    }
+  }
+};
+
 // The state of the generator.
 struct Generator {
   uint64_t seed, offset;
@@ -120,15 +141,16 @@ struct Generator {
       : seed(a.rng_state != nullptr ? a.rng_state[0] : 0),
         offset(a.rng_state != nullptr ? a.rng_state[1] : 0) {}
 
-  // The random words of blocks, halves in order.
-  template <int N>
-  __device__ __forceinline__ void operator()(const Call (&at)[N], Words (&words)[N]) const {
+  // The random words of blocks, halves in order; `rounds` goes from counters to words.
+  template <int N, class Rounds>
+  __device__ __forceinline__ void draw(const Call (&at)[N], Words (&words)[N],
+                                       const Rounds &rounds) const {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       const uint64_t low = offset + at[n].call;
       words[n] = counter_words(low, at[n].sequence + (low < offset ? 1 : 0));
     }
-    philox_rounds<10>(seed, words);
+    rounds(words);
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (!at[n].exchanged) continue;
@@ -138,13 +160,13 @@ struct Generator {
   __device__ __forceinline__ Words operator()(const Call &at) const {
     const Call calls[1] = {at};
     Words words[1];
-    (*this)(calls, words);
+    draw(calls, words, [&](Words(&w)[1]) { philox_rounds<10>(seed, w); });
     return words[0];
   }
 };
 
 __device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, size_t row) {
-  if (a.offsets == nullptr) return {0, 0, a.rows, 0, 0, a.colwise.scale_stride};
+  if (a.offsets == nullptr) return {0, 0, a.rows};
   size_t low = 0, high = a.num_tensors;  // The last member that begins at or before the row.
   while (high - low > 1) {
     const size_t middle = (low + high) / 2;
@@ -156,7 +178,12 @@ __device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, siz
   const size_t first = (from < row ? from : row) / 128 * 128;
   const size_t end = (to < a.rows ? to : a.rows) / 128 * 128;
   const size_t rows = end > first ? end - first : 0;
-  return {low, first, rows, first * a.cols / 2, first * a.cols / 16, rows / 16};
+  return {low, first, rows};
+}
+
+// Column-wise scales from one column to the next.
+__device__ __forceinline__ size_t stride_of(const NVTEXNvfp4QuantizeArgs &a, const Member &member) {
+  return a.offsets == nullptr ? a.colwise.scale_stride : member.rows / 16;
 }
 
 __device__ __forceinline__ const float *amax_of(const NVTEXNvfp4Lines &lines,

@@ -110,14 +110,14 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     codes[first / 2][chunk / 2] = static_cast<uint8_t>(code);
     __syncthreads();
-    const size_t stride = member.stride;
+    const size_t stride = stride_of(a, member);
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned group = threadIdx.x % kBlocks;
     const size_t in_member = row0 - member.first;
     unsigned c = threadIdx.x / kBlocks;
-    uint8_t *codes_out = static_cast<uint8_t *>(a.colwise.data) + member.data +
+    uint8_t *codes_out = static_cast<uint8_t *>(a.colwise.data) + member.first * a.cols / 2 +
                          ((col0 + c) * member.rows + in_member) / 2 + group * 8;
-    uint8_t *scales_out = static_cast<uint8_t *>(a.colwise.scales) + member.scales +
+    uint8_t *scales_out = static_cast<uint8_t *>(a.colwise.scales) + member.first * a.cols / 16 +
                           scales.index(col0 + c, in_member / 16 + group);
     // Also in tiles, the scales of columns that are 32 apart have one distance.
     constexpr unsigned kStep = kThreads / kBlocks;

@@ -6,10 +6,10 @@
 // b itself gets less than 7. A tile in which that is not so, or that has a NaN, is cast again in
 // the general way.
 //
-// H200, 64M elements of BF16, both directions: 80 us, 62 % of the memory's rate (random 125 us, 39
-// %); rows alone 43 us, 96 %. Instructions bind in both directions: with all that a tile costs, an
-// element takes about 30, and 44 with random words. Squares of BF16 that are rounded to
-// nearest have a kernel of their own.
+// H200, 64M elements of BF16: rows 43 us, 93 % of the memory's rate; with a transform of the
+// columns 88 us, 55 %; both directions with random words 126 us, 39 %: the pipe of logic binds, and
+// an element takes 44 instructions. Squares of BF16 that are rounded to nearest have a kernel of
+// their own.
 #pragma once
 
 #include <type_traits>
@@ -88,7 +88,20 @@ __device__ __forceinline__ uint32_t sum_of_codes(const uint32_t (&code)[8]) {
 
 // Signs in the highest bits of bytes: those of even elements, of odd elements.
 __device__ __forceinline__ uint32_t with_signs(uint32_t codes, uint32_t even, uint32_t odd) {
-  return codes | (odd & 0x80808080) | (even >> 4 & 0x08080808);
+  const uint32_t signs = (odd & 0x80808080) | (even >> 4 & ~0x80808080);
+  return (codes & 0x77777777) | (signs & 0x88888888);
+}
+
+// The same with whole bytes of signs.
+__device__ __forceinline__ uint32_t with_sign_bytes(uint32_t codes, uint32_t even, uint32_t odd) {
+  const uint32_t signs = (odd & 0xf0f0f0f0) | (even & 0x0f0f0f0f);
+  return (codes & 0x77777777) | (signs & 0x88888888);
+}
+// Bytes of the signs of the lower or of the upper halves of two words.
+__device__ __forceinline__ uint32_t sign_bytes(uint32_t a, uint32_t b, bool upper) {
+  uint32_t bytes;  // Selectors from 8 on take a byte's highest bit eight times.
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(upper ? 0xfeba : 0xdc98));
+  return bytes;
 }
 
 // Whether blocks under a global scale may be usual ones; a block of zeros times an infinite inverse
@@ -130,6 +143,39 @@ __device__ __forceinline__ uint32_t cut_pair(float low, float high) {
   return pair;
 }
 
+// A magnitude to nearest: 509/512 of it and 2^-6, times 2^-14, have each of the seven bounds
+// between codes halfway between two numbers of half precision, of which the even one is on the
+// bound's own side. So codes are right after two roundings.
+constexpr float kBoundScale = 0x1.fdp-15f, kBoundShift = 0x1p-20f;
+__device__ __forceinline__ float to_bounds(float y) {
+  return __fmaf_rn(y, kBoundScale, kBoundShift);
+}
+// Two such magnitudes below 7 in half precision: half of bit 9 added, bits 9 to 11 are the codes.
+__device__ __forceinline__ uint32_t nearest_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  // Times 1 + 6/1024, less 17 * 2^-24: the bounds get to the middle between codes.
+  asm("fma.rn.relu.f16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(0x3c063c06), "r"(0x80118011));
+  return pair;
+}
+
+// A product by a power of two that the compiler does not know, and so makes no shift of: that would
+// be in the way of logic.
+__device__ __forceinline__ uint32_t product(uint32_t a, unsigned power, uint32_t sum = 0) {
+  return a * (blockDim.x / (kThreads / power)) + sum;
+}
+
+// Bits 8 to 14 of halves: a code of an even pair and one of an odd pair, four bits above, after
+// what rounds them was added in units of 2^-8 and of 2^-12 of a code.
+__device__ __forceinline__ uint32_t join_pairs(uint32_t even, uint32_t odd, uint32_t even_bytes,
+                                               uint32_t odd_bytes) {
+  return (((even >> 1) + even_bytes) & 0x0fff0fff) | (product(odd, 8, odd_bytes) & 0xf000f000);
+}
+// To nearest.
+__device__ __forceinline__ uint32_t join_pairs(uint32_t even, uint32_t odd) {
+  return join_pairs(even, odd, 0x00800080, 0x08000800);
+}
+
 // Codes of eight magnitudes times a factor: to nearest, or by eight bytes.
 template <bool kStochastic>
 __device__ __forceinline__ uint32_t encode_magnitudes(const float (&x)[8], float factor,
@@ -143,18 +189,24 @@ __device__ __forceinline__ uint32_t encode_magnitudes(const float (&x)[8], float
     for (int h = 0; h < 2; ++h) {
       // A step of E2M1 is 256 of the byte's: what carries out of the byte's places rounds up.
       const uint32_t random = h ? random1 : random0;
-      const uint32_t even = (cut_pair(y[4 * h], y[4 * h + 2]) >> 1) + (random & 0x00ff00ff);
-      const uint32_t odd = cut_pair(y[4 * h + 1], y[4 * h + 3]) * 8 + (random >> 4 & 0x0ff00ff0);
-      part[h] = (even & 0x0fff0fff) | (odd & 0xf000f000);
+      part[h] = join_pairs(cut_pair(y[4 * h], y[4 * h + 2]), cut_pair(y[4 * h + 1], y[4 * h + 3]),
+                           random & 0x00ff00ff, product(__byte_perm(random, 0, 0x4341), 16));
     }
     const uint32_t word = __byte_perm(part[0], part[1], 0x7531);
     const uint32_t more = word & 0x88888888;
-    return (word | (more - (more >> 3))) & 0x77777777;
+    return word | (more - (more >> 3));
   } else {
-    uint32_t code[8];
+    uint32_t part[2];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) code[i] = e2m1_magnitude(__fmul_rn(fabsf(x[i]), factor));
-    return sum_of_codes(code);
+    for (int h = 0; h < 2; ++h) {
+      float y[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        y[i] = to_bounds(__fmul_rn(fabsf(x[4 * h + i]), factor));
+      }
+      part[h] = join_pairs(nearest_pair(y[0], y[2]), nearest_pair(y[1], y[3]));
+    }
+    return __byte_perm(part[0], part[1], 0x7531);
   }
 }
 
@@ -167,7 +219,7 @@ __device__ __forceinline__ uint32_t encode_row(const uint32_t (&w)[4], float fac
   const uint32_t codes = encode_magnitudes<kStochastic>(x, factor, random0, random1);
   // Bytes 1 and 3 of each word have the signs of its elements.
   const uint32_t a = __byte_perm(w[0], w[1], 0x7351), b = __byte_perm(w[2], w[3], 0x7351);
-  return with_signs(codes, __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+  return with_sign_bytes(codes, sign_bytes(a, b, false), sign_bytes(a, b, true));
 }
 
 template <class In, bool kHigh, bool kStochastic>
@@ -177,7 +229,7 @@ __device__ __forceinline__ uint32_t encode_column(const uint32_t *w, uint32_t ev
   float x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = kHigh ? Pair<In>::high(w[i]) : Pair<In>::low(w[i]);
-  return with_signs(encode_magnitudes<kStochastic>(x, factor, random0, random1), even, odd);
+  return with_sign_bytes(encode_magnitudes<kStochastic>(x, factor, random0, random1), even, odd);
 }
 
 // The transform of 16 rows of two columns, in pairs of neighbours, pairs of pairs and so on.
@@ -233,6 +285,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
     General general;
   } shared;
   __shared__ float first_column[16], squares[kSide / 16 * kSide / 16];
+  __shared__ RoundKeys keys;
   uint32_t *const tile = shared.tile;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -259,6 +312,10 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
   const uint64_t number =  // Of the tile, for the order of the random words.
       col0 / kSide + (row0 + a.first_row) / kSide * tiles_across;
   const Generator generator(a);
+  if constexpr (kStochastic) {
+    keys.set(generator.seed);
+    __syncthreads();
+  }
   bool usual = true;
   float square_most = 0.0f;
   if (!kTransform && !kRows && a.square) {
@@ -307,7 +364,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
       for (int i = 0; i < 4; ++i) {
         calls[i] = call_in_tile(a, number, false, top + 2 * i + odd, col / 16 * 16);
       }
-      generator(calls, drawn);
+      generator.draw(calls, drawn, keys);
     }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
@@ -365,14 +422,14 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
       scale = scale_of(a, amax_of(a.colwise, member), global);
       usual &= usual_scale(scale, !kTransform && fast, global);
     }
-    const size_t stride = member.stride;
+    const size_t stride = stride_of(a, member);
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned group = threadIdx.x % 32 / 4, in_member = row0 - member.first;
     const unsigned first_pair = threadIdx.x / 32 * 4 + threadIdx.x % 4;
     const size_t column0 = col0 + 2 * first_pair;
-    uint8_t *codes_out = static_cast<uint8_t *>(a.colwise.data) + member.data +
+    uint8_t *codes_out = static_cast<uint8_t *>(a.colwise.data) + member.first * a.cols / 2 +
                          (column0 * member.rows + in_member) / 2 + group * 8;
-    uint8_t *scales_out = static_cast<uint8_t *>(a.colwise.scales) + member.scales +
+    uint8_t *scales_out = static_cast<uint8_t *>(a.colwise.scales) + member.first * a.cols / 16 +
                           scales.index(column0, in_member / 16 + group);
     // Also in tiles, the scales of columns that are 64 apart have one distance.
     const unsigned scale_step = a.swizzled ? 16 : static_cast<unsigned>(stride);
@@ -411,7 +468,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
       if constexpr (kStochastic) {
         const Call calls[2] = {call_in_tile(a, number, true, group * 16, 2 * pair),
                                call_in_tile(a, number, true, group * 16, 2 * pair + 1)};
-        generator(calls, random);
+        generator.draw(calls, random, keys);
       }
       uint32_t word[2][2];
 #pragma unroll
@@ -423,10 +480,10 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
         const uint32_t odd0 = __byte_perm(v[1], v[3], 0x7351);
         const uint32_t odd1 = __byte_perm(v[5], v[7], 0x7351);
         word[0][half] = encode_column<In, false, kStochastic>(
-            v, __byte_perm(even0, even1, 0x5410), __byte_perm(odd0, odd1, 0x5410), factor[0],
+            v, sign_bytes(even0, even1, false), sign_bytes(odd0, odd1, false), factor[0],
             random[0].w[2 * half], random[0].w[2 * half + 1]);
         word[1][half] = encode_column<In, true, kStochastic>(
-            v, __byte_perm(even0, even1, 0x7632), __byte_perm(odd0, odd1, 0x7632), factor[1],
+            v, sign_bytes(even0, even1, true), sign_bytes(odd0, odd1, true), factor[1],
             random[1].w[2 * half], random[1].w[2 * half + 1]);
       }
       if (2 * pair >= cols || group * 16 >= rows) continue;
@@ -575,7 +632,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       scale = scale_of(a, amax_of(a.colwise, member), global);
       usual &= usual_scale(scale, false, global);
     }
-    const size_t stride = member.stride;
+    const size_t stride = stride_of(a, member);
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned group = threadIdx.x % 32 / 4;
     const size_t in_member = row0 - member.first + group * 16;
@@ -613,10 +670,11 @@ __global__ void __launch_bounds__(kThreads, 3)
         word[half] = with_signs(encode_magnitudes<false>(f, factor, 0, 0), sign[0], sign[1]);
       }
       if (c >= cols || group * 16 >= rows) continue;
-      store_bytes<8>(static_cast<uint8_t *>(a.colwise.data) + member.data +
+      store_bytes<8>(static_cast<uint8_t *>(a.colwise.data) + member.first * a.cols / 2 +
                          (line * member.rows + in_member) / 2,
                      word);
-      static_cast<uint8_t *>(a.colwise.scales)[member.scales + scales.index(line, in_member / 16)] =
+      static_cast<uint8_t *>(
+          a.colwise.scales)[member.first * a.cols / 16 + scales.index(line, in_member / 16)] =
           static_cast<uint8_t>(code);
     }
   }
