@@ -292,13 +292,6 @@ fn takes_block_scales() -> Result<bool, Outcome> {
     Ok(arch >= 100)
 }
 
-/// The compute capability of the device as 10 * major + minor; false if there is none.
-#[cfg(test)]
-pub(super) fn device_arch(arch: &mut c_int) -> bool {
-    // SAFETY: writes one integer.
-    done(unsafe { kernels::device_arch(arch) }).is_ok()
-}
-
 /// A product of NVFP4 operands with alpha and beta on the device, at the start of the workspace, if the largest
 /// magnitudes of the operands go into them; another one as it is.
 fn with_factors(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
