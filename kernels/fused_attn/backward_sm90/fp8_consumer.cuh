@@ -307,8 +307,10 @@ struct Consumer {
     const int first = work.n0 + group * 64 + warp * 16;
     const float scale = factor_of(a.dp.scale_inv) * factor_of(a.q.scale_inv);
     const float of_v = factor_of(a.s.scale_inv) * factor_of(a.d_o.scale_inv);
-    write_rows<kD>(a, a.dv, static_cast<int>(a.dim_v), dv, of_v, rare.sequence, rare.key_head, first, lk, lane);
-    write_rows<kD>(a, a.dk, static_cast<int>(a.dim_qk), dk, scale, rare.sequence, rare.key_head, first, lk, lane);
+    write_rows<kD>(a, a.dv, static_cast<int>(a.dim_v), dv, of_v, rare.sequence, rare.key_head,
+                   first, lk, lane);
+    write_rows<kD>(a, a.dk, static_cast<int>(a.dim_qk), dk, scale, rare.sequence, rare.key_head,
+                   first, lk, lane);
   }
 };
 

@@ -125,8 +125,8 @@ __device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
   }
 }
 
-// Raises an amax by the largest of a warp's values. Warps are many, and their largest values are soon
-// less than what is there.
+// Raises an amax by the largest of a warp's values. Warps are many, and their largest values are
+// soon less than what is there.
 __device__ __forceinline__ void raise_amax_if_more(float *amax, float most) {
   const bool more = amax != nullptr && most > *static_cast<const volatile float *>(amax);
   if (__any_sync(~0u, more)) raise_amax(amax, most);
