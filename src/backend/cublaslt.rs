@@ -756,6 +756,8 @@ mod tests {
             transb: false,
             split_accumulator: false,
             sm_count: 0,
+            aux_slope: false,
+            a_is_ready: false,
         }
     }
 

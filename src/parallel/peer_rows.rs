@@ -6,18 +6,8 @@ use super::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// The start of each rank's memory, which has the counters. Also in `kernels/ep/peer_rows.cu`.
-pub const COUNTERS: usize = 4 << 20;
-
-/// Counters that are none of slots.
-const FIRST_SLOT: usize = 64 << 10;
-
-/// Ranks of which kernels know the memory, and choices of a token, each of which has a lane of a warp.
+/// Ranks of which kernels know the memory.
 const MOST_PEERS: usize = 16;
-const MOST_PLANES: usize = 32;
-
-/// Bytes of one rank for another one that are shared by a kernel; more are copied.
-const MOST_SHARED: usize = 1 << 20;
 
 /// The memory of all ranks.
 #[repr(C)]
@@ -151,7 +141,7 @@ impl Communicator {
 }
 
 #[cfg(nvte_cuda)]
-pub use cuda::nvte_cuda_peer_rows_settled;
+pub use cuda::{COUNTERS, nvte_cuda_peer_rows_settled};
 
 #[cfg(nvte_cuda)]
 mod cuda {
@@ -159,6 +149,17 @@ mod cuda {
     use super::super::peer::{Memory, Writers};
     use super::*;
     use crate::backend::args::Outcome;
+
+    /// The start of each rank's memory, which has the counters: those of calls, then those of slots. Also in
+    /// `kernels/nvtex/peer.cuh`.
+    pub const COUNTERS: usize = 4 << 20;
+    const FIRST_SLOT: usize = 64 << 10;
+
+    /// Choices of a token, each of which has a lane of a warp.
+    const MOST_PLANES: usize = 32;
+
+    /// Bytes of one rank for another one that a kernel shares; more are copied.
+    const MOST_SHARED: usize = 1 << 20;
 
     /// Bytes of a rank's values that a kernel reduces; more are summed in shares.
     const MOST_REDUCED: usize = 256 << 10;
