@@ -241,8 +241,10 @@ extern "C" NVTEXOutcome nvte_cuda_few_rows_gemm(const NVTEXGemmArgs *args,
   }
   const bool is_float =
       a.d_dtype == kNVTEFloat32 || a.d_dtype == kNVTEFloat16 || a.d_dtype == kNVTEBFloat16;
+  // The warp that finishes a tile would wait for a bias, and the others for it: 37 us instead of
+  // cuBLASLt's 33.6 for 16 rows and A of 12288 x 4096.
   if (!is_float || a.sm_count != 0 || a.nvfp4.alpha != nullptr || a.nvfp4.amax_a != nullptr ||
-      a.epilogue == NVTEX_EPILOGUE_BGRAD || a.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD) {
+      a.epilogue != NVTEX_EPILOGUE_NONE) {
     return unimplemented("the kernel of few rows: other results");
   }
   return a.a_dtype == kNVTEFloat16 ? run_any<F16>(a, stream) : run_any<BF16>(a, stream);
