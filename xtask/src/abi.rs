@@ -122,11 +122,12 @@ fn describe(tree: &Tree, include: &Path, folder: &Path, out: &Path) -> Result<()
             program += &format!("__typeof__({name}) *pointer_to_{name} = {name};\n");
         }
     }
-    let (source, object) = (folder.join("pointers.c"), folder.join("pointers.so"));
-    fs::write(&source, program)?;
+    let object = folder.join("pointers.so");
+    fs::write(folder.join("pointers.c"), program)?;
     let mut compile = tree.command(env::var("CC").unwrap_or_else(|_| "cc".into()));
-    compile.args(["-std=gnu11", "-g", "-fPIC", "-shared", "-I"]).arg(include);
-    process::run("compile pointers.c", compile.arg("-o").arg(&object).arg(&source))?;
+    // The description has the source's name as the compiler was given it, and must not name a folder of this machine.
+    compile.current_dir(folder).args(["-std=gnu11", "-g", "-fPIC", "-shared", "-I"]).arg(include);
+    process::run("compile pointers.c", compile.args(["-o", "pointers.so", "pointers.c"]))?;
     let mut abidw = tree.command("abidw");
     abidw.args(["--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--out-file"]);
     process::run("abidw", abidw.arg(out).arg(&object)).map(drop)
