@@ -262,7 +262,10 @@ static void compare(const Values *expected, double limit) {
 
 static Values g_kept;
 
-static void against_one_rank(void) {
+// `tensor`: that ranks also divide each expert, alone and those of two ranks that share them;
+// otherwise there are two replicas of the experts.
+static void against_one_rank(bool tensor) {
+  const size_t divided = tensor ? 2 : 0;
   g_steps = STEPS;
   g_recipe = PLAIN;
   for (int clipped = 0; clipped < 2; clipped++) {
@@ -270,45 +273,22 @@ static void against_one_rank(void) {
     bool serial = false;
     for (int sharding = 0; sharding <= 3; sharding++) {
       if (sharding == 1) continue;
-      if (!case_begin("ep 2 x dp 2 against one rank, sharding %s%s", kSharding[sharding],
+      if (!case_begin("ep 2 x %s against one rank, sharding %s%s",
+                      tensor ? "tp 2 and tp 2" : "dp 2", kSharding[sharding],
                       clipped ? ", clipped" : "")) {
         continue;
       }
       if (!serial) {
-        g_passes = 2;
+        g_passes = tensor ? 1 : 2;
         run((Grid){1, 1, NVTEX_SHARDING_NONE, 0});
         g_passes = 1;
         g_kept = g_values;
         serial = true;
       }
-      run((Grid){4, 2, (NVTEXSharding)sharding, 0});
+      run((Grid){4, 2, (NVTEXSharding)sharding, divided});
       compare(&g_kept, on_cuda() ? 3e-2 : 2e-6);
-    }
-  }
-}
-
-// Ranks divide each expert: alone, and those of two ranks that share them.
-static void divided(void) {
-  g_steps = STEPS;
-  g_recipe = PLAIN;
-  for (int clipped = 0; clipped < 2; clipped++) {
-    g_clipped = clipped != 0;
-    bool serial = false;
-    for (int sharding = 0; sharding <= 3; sharding++) {
-      if (sharding == 1) continue;
-      if (!case_begin("ep 2 x tp 2 and tp 2 against one rank, sharding %s%s", kSharding[sharding],
-                      clipped ? ", clipped" : "")) {
-        continue;
-      }
-      if (!serial) {
-        run((Grid){1, 1, NVTEX_SHARDING_NONE, 0});
-        g_kept = g_values;
-        serial = true;
-      }
-      run((Grid){4, 2, (NVTEXSharding)sharding, 2});
-      compare(&g_kept, on_cuda() ? 3e-2 : 2e-6);
-      if (sharding) continue;
-      run((Grid){2, 1, NVTEX_SHARDING_NONE, 2});
+      if (!tensor || sharding) continue;
+      run((Grid){2, 1, NVTEX_SHARDING_NONE, divided});
       compare(&g_kept, on_cuda() ? 3e-2 : 2e-6);
     }
   }
@@ -393,8 +373,8 @@ static void checkpoints(void) {
 
 int main(int argc, char **argv) {
   test_begin(argc, argv);
-  against_one_rank();
-  divided();
+  against_one_rank(false);
+  against_one_rank(true);
   levels();
   checkpoints();
   if (case_begin("refused")) run_threads(4, 60, refuse);

@@ -3,15 +3,11 @@
 // others within 5 s, one that has stopped is not, and one that leaves is no failure.
 #define _GNU_SOURCE
 
-#include <errno.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "ranks.h"
+#include "children.h"
 
-enum { SIZE = 3, DIED = 99 };
+enum { SIZE = 3 };
 
 // Both ends of the connections of the ranks to rank 0. All processes keep all of them open, so that
 // nobody sees there that another one has ended.
@@ -69,7 +65,7 @@ static void tell(void *user, const char *message) {
 
 static Place g_place;
 
-static NVTEXCommunicator create(int rank) {
+static NVTEXCommunicator create(int rank, int size) {
   g_place.rank = rank;
   NVTEXCollectives table;
   memset(&table, 0, sizeof table);
@@ -79,7 +75,7 @@ static NVTEXCommunicator create(int rank) {
   table.abort = end_waits;
   NVTEXCommunicatorConfig config = communicator_config("hosts", 30);
   config.on_failure = tell;
-  NVTEXCommunicator comm = nvtex_communicator_create_callbacks(&table, rank, SIZE, &config);
+  NVTEXCommunicator comm = nvtex_communicator_create_callbacks(&table, rank, size, &config);
   RANK_OK(rank);
   return comm;
 }
@@ -109,8 +105,8 @@ static void expect_end(int rank, NVTEXCommunicator comm, int victim, double star
 static int g_victim;
 
 // One rank is killed while the others wait for it in a collective.
-static void killed(int rank) {
-  NVTEXCommunicator comm = create(rank);
+static void killed(int rank, int size) {
+  NVTEXCommunicator comm = create(rank, size);
   sum(comm, "first");
   RANK_OK(rank);
   // All know of the last call of each.
@@ -126,8 +122,8 @@ static void killed(int rank) {
 }
 
 // One rank is killed while the others make no calls.
-static void killed_in_silence(int rank) {
-  NVTEXCommunicator comm = create(rank);
+static void killed_in_silence(int rank, int size) {
+  NVTEXCommunicator comm = create(rank, size);
   sum(comm, "first");
   RANK_OK(rank);
   sleep_for(0.5);
@@ -137,8 +133,8 @@ static void killed_in_silence(int rank) {
 }
 
 // A rank that has stopped goes on later.
-static void stopped(int rank) {
-  NVTEXCommunicator comm = create(rank);
+static void stopped(int rank, int size) {
+  NVTEXCommunicator comm = create(rank, size);
   sum(comm, "first");
   if (rank == g_victim) raise(SIGSTOP);
   sum(comm, "second");
@@ -149,8 +145,8 @@ static void stopped(int rank) {
 }
 
 // Ranks leave one after the other.
-static void left(int rank) {
-  NVTEXCommunicator comm = create(rank);
+static void left(int rank, int size) {
+  NVTEXCommunicator comm = create(rank, size);
   sum(comm, "first");
   RANK_OK(rank);
   sleep_for(rank == g_victim ? 0 : 1);
@@ -161,8 +157,8 @@ static void left(int rank) {
 }
 
 // What one rank reports is a failure of all.
-static void aborted(int rank) {
-  NVTEXCommunicator comm = create(rank);
+static void aborted(int rank, int size) {
+  NVTEXCommunicator comm = create(rank, size);
   sum(comm, "first");
   RANK_OK(rank);
   if (rank == g_victim) nvtex_communicator_abort(comm, "enough");
@@ -174,34 +170,12 @@ static void aborted(int rank) {
   nvtex_communicator_destroy(comm);
 }
 
-static pid_t start(int rank, void (*body)(int)) {
-  fflush(NULL);
-  const pid_t pid = fork();
-  if (pid < 0) abort();
-  if (pid > 0) return pid;
-  // Not longer than the test, whatever happens.
-  alarm(40);
-  body(rank);
-  nvtex_clear_error();
-  fflush(NULL);
-  _exit(atomic_load(&g_bad) ? TEST_FAIL : TEST_PASS);
-}
-
-static int finish(pid_t pid) {
-  int status = 0;
-  while (waitpid(pid, &status, 0) != pid) {
-    if (errno != EINTR) abort();
-  }
-  if (WIFEXITED(status)) return WEXITSTATUS(status);
-  return WTERMSIG(status) == SIGKILL ? DIED : 128 + WTERMSIG(status);
-}
-
-static void run(void (*body)(int), bool dies) {
+static void run(Body body, bool dies) {
   pid_t pids[SIZE];
   for (int r = 1; r < SIZE; r++) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, g_ends[r])) abort();
   }
-  for (int r = 0; r < SIZE; r++) pids[r] = start(r, body);
+  for (int r = 0; r < SIZE; r++) pids[r] = start(r, SIZE, body);
   if (body == stopped) {
     sleep_for(3);
     kill(pids[g_victim], SIGCONT);
@@ -220,7 +194,7 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   static const struct {
     const char *name;
-    void (*body)(int);
+    Body body;
     bool dies;
   } kCases[] = {{"killed in a collective", killed, true},
                 {"killed without calls", killed_in_silence, true},
