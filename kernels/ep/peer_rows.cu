@@ -33,7 +33,7 @@ struct PeerRows {
   size_t choices;
   // Of sums: factors of the choices of the token in a slot, [slots, planes], or null.
   const float *probs;
-  // Of sums.
+  // Of sums: the dtype of rows and results.
   NVTEDType dtype;
   // The output has slots, of which those are written that have rows.
   bool slots_only;

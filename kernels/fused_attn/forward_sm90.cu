@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/tile.cuh"
 #include "common/vec.cuh"
 #include "forward_sm90/instance.cuh"
 
@@ -76,12 +77,11 @@ __global__ void __launch_bounds__(kTurnedKeys) turn_kernel(const __grid_constant
     for (int t = 0; t < 4; ++t) {
       const uint32_t *const w = words + 16 * half + 2 * t;
       // Byte i of the word of a key becomes a byte of word i.
-      const uint32_t low[2] = {__byte_perm(w[0], w[1], 0x5140), __byte_perm(w[8], w[9], 0x5140)};
-      const uint32_t high[2] = {__byte_perm(w[0], w[1], 0x7362), __byte_perm(w[8], w[9], 0x7362)};
-      out[0][t] = __byte_perm(low[0], low[1], 0x5410);
-      out[1][t] = __byte_perm(low[0], low[1], 0x7632);
-      out[2][t] = __byte_perm(high[0], high[1], 0x5410);
-      out[3][t] = __byte_perm(high[0], high[1], 0x7632);
+      const uint32_t of_keys[4] = {w[0], w[1], w[8], w[9]};
+      uint32_t turned[4];
+      transpose_words<4>(of_keys, turned);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[i][t] = turned[i];
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -1,6 +1,7 @@
 // Images of FP8 tensors, see fp8_layout.cuh: their rows are elements of a head.
 #pragma once
 
+#include "common/tile.cuh"
 #include "common/vec.cuh"
 #include "problem.cuh"
 
@@ -39,13 +40,10 @@ struct CodeTile {
     for (int t = 0; t < 4; ++t) {
       const auto word = [&](int r) { return words[16 * unit + 2 * t + r][first / 4]; };
       const uint32_t w[4] = {word(0), word(kOfKeys ? 8 : 1), word(kOfKeys ? 1 : 8), word(9)};
-      // Byte i of word j becomes byte j of word i.
-      const uint32_t low[2] = {__byte_perm(w[0], w[1], 0x5140), __byte_perm(w[2], w[3], 0x5140)};
-      const uint32_t high[2] = {__byte_perm(w[0], w[1], 0x7362), __byte_perm(w[2], w[3], 0x7362)};
-      out[0][t] = __byte_perm(low[0], low[1], 0x5410);
-      out[1][t] = __byte_perm(low[0], low[1], 0x7632);
-      out[2][t] = __byte_perm(high[0], high[1], 0x5410);
-      out[3][t] = __byte_perm(high[0], high[1], 0x7632);
+      uint32_t columns[4];  // Byte i of word j becomes byte j of word i.
+      transpose_words<4>(w, columns);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[i][t] = columns[i];
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

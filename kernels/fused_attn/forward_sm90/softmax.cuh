@@ -27,6 +27,19 @@ struct Softmax {
     return __fadd_rn(__fadd_ru(m * scale_log2, kRound), -kRound);
   }
 
+  // The bits of a row's maximum, of what this thread has, by the instruction for the maximum of
+  // three integers: floats compare like their bits as integers unless all of them, the maximum
+  // before among them, are negative.
+  __device__ __forceinline__ int largest_bits(const float (&s)[C::kKeys / 2], int h) const {
+    const auto at = [&](int j, int e) { return __float_as_int(s[4 * j + 2 * h + e]); };
+    int most[2] = {__float_as_int(max[h]), ::max(at(0, 0), at(0, 1))};
+#pragma unroll
+    for (int j = 1; j < C::kKeys / 8; ++j) {
+      most[j % 2] = __vimax3_s32(most[j % 2], at(j, 0), at(j, 1));
+    }
+    return ::max(most[0], most[1]);
+  }
+
   // Scores become exp(x - max) with the maximum of the tiles before, which is quicker than to find
   // another. False if they grew too large for T or for sums, or if one is NaN: the scores are then
   // lost. H200, November 2026, TFLOP/s, where finding maxima comes in parentheses: heads of 128,
@@ -80,18 +93,10 @@ struct Softmax {
     if constexpr (kFirst || !C::kIntegerMax) {
       find_largest();
     } else {
-      // There is an instruction for the maximum of three integers. Floats compare like their bits
-      // as integers unless all of them, the maximum before among them, are negative.
       int bits[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const auto at = [&](int j, int e) { return __float_as_int(s[4 * j + 2 * h + e]); };
-        int most[2] = {__float_as_int(max[h]), ::max(at(0, 0), at(0, 1))};
-#pragma unroll
-        for (int j = 1; j < C::kKeys / 8; ++j) {
-          most[j % 2] = __vimax3_s32(most[j % 2], at(j, 0), at(j, 1));
-        }
-        int m = ::max(most[0], most[1]);
+        int m = largest_bits(s, h);
         m = ::max(m, __shfl_xor_sync(0xffffffff, m, 1));
         bits[h] = ::max(m, __shfl_xor_sync(0xffffffff, m, 2));
         largest[h] = __int_as_float(bits[h]);

@@ -23,18 +23,9 @@ struct LazySoftmax : Softmax<C> {
   // by `correction`. Until finish(), `max` is the thread's own.
   __device__ __forceinline__ bool follow(float (&s)[C::kKeys / 2], float scale_log2,
                                          float (&correction)[2]) {
-    // Floats compare like their bits as integers unless all of them are negative, see update().
     int bits[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const auto at = [&](int j, int e) { return __float_as_int(s[4 * j + 2 * h + e]); };
-      int most[2] = {__float_as_int(max[h]), ::max(at(0, 0), at(0, 1))};
-#pragma unroll
-      for (int j = 1; j < C::kKeys / 8; ++j) {
-        most[j % 2] = __vimax3_s32(most[j % 2], at(j, 0), at(j, 1));
-      }
-      bits[h] = ::max(most[0], most[1]);
-    }
+    for (int h = 0; h < 2; ++h) bits[h] = this->largest_bits(s, h);
     const bool negative = __any_sync(0xffffffff, (bits[0] | bits[1]) < 0);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
