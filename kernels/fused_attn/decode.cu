@@ -63,10 +63,11 @@ __device__ __forceinline__ void write_output(const NVTEXAttentionArgs &a, unsign
 template <class T, int kD>
 __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
     decode_kernel(const __grid_constant__ Problem p) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   using S = Shape<kD>;
   extern __shared__ __align__(128) char shared[];
   const NVTEXAttentionArgs &a = p.a;
-  if (!a.old_keys_are_ready) griddepcontrol_wait();
 
   // Neighbouring blocks read neighbouring heads.
   unsigned block = blockIdx.x;
@@ -105,25 +106,17 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   // How far a score may pass its row's reference before that follows.
   const float slack = a.max != nullptr ? 0.0f : 8.0f / unit;
 
-  // Tiles of keys that nothing has to be waited for.
-  const int ready = a.old_keys_are_ready ? max(keys - rows, 0) / kTile : 0;
-  const auto load_keys = [&](int step, bool old, bool fresh) {
+  const auto load_keys = [&](int step) {
     const int t = first + warp + step * S::kWarps;
-    if (t < last && (t < ready ? old : fresh)) {
+    if (t < last) {
       const uint32_t to = ring + step % S::kStages * 2 * S::kKeys;
       load_tile<kD, kTile, 32, false>(to, source[0], t * kTile, keys, dim_qk, lane);
       load_tile<kD, kTile, 32, false>(to + S::kKeys, source[1], t * kTile, keys, dim_v, lane);
     }
+    cp_async_commit_group();
   };
 #pragma unroll
-  for (int step = 0; step < S::kStages - 1; ++step) load_keys(step, true, false);
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-#pragma unroll
-  for (int step = 0; step < S::kStages - 1; ++step) {
-    load_keys(step, false, true);
-    cp_async_commit_group();
-  }
+  for (int step = 0; step < S::kStages - 1; ++step) load_keys(step);
 
   uint32_t q[kD / 16][4];
   int from[2], to[2];
@@ -145,8 +138,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   for (int step = 0; first + warp + step * S::kWarps < last; ++step) {
     cp_async_wait_group<S::kStages - 2>();
     __syncwarp();
-    load_keys(step + S::kStages - 1, true, true);
-    cp_async_commit_group();
+    load_keys(step + S::kStages - 1);
     const int c0 = (first + warp + step * S::kWarps) * kTile;
     const uint32_t k_tile = ring + step % S::kStages * 2 * S::kKeys, v_tile = k_tile + S::kKeys;
 

@@ -757,7 +757,6 @@ mod tests {
             split_accumulator: false,
             sm_count: 0,
             aux_slope: false,
-            a_is_ready: false,
         }
     }
 

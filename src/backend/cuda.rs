@@ -82,8 +82,6 @@ unsafe extern "C" {
     ) -> Outcome;
     /// D of a product with few elements along k and no epilogue.
     fn nvte_cuda_shallow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
-    /// D of a product of few rows of B with a weight in 16 bits along k.
-    fn nvte_cuda_few_rows_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// D of a product of few rows of B with a weight in FP8 that does not lie along k.
     fn nvte_cuda_narrow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// A product of whole tiles in BF16 with an epilogue of GELU or its derivative.
@@ -196,9 +194,6 @@ const NARROW: usize = 256;
 /// Elements along k up to which a product costs what writing D costs, for which a kernel of this library is made.
 const SHALLOW: usize = 64;
 
-/// Rows of B up to which reading A is what a product costs.
-const FEW_ROWS: usize = 16;
-
 /// D with all that belongs to it but `scale_inv`.
 fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     if args.k == 0 {
@@ -212,8 +207,6 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     let shallow = || done(unsafe { nvte_cuda_shallow_gemm(args, stream) });
     // SAFETY: the arguments are checked.
     let narrow = || done(unsafe { nvte_cuda_narrow_gemm(args, stream) });
-    // SAFETY: the arguments are checked.
-    let few_rows = || done(unsafe { nvte_cuda_few_rows_gemm(args, stream) });
     // SAFETY: the arguments are checked.
     let gelu = || done(unsafe { nvte_cuda_gelu_product(args, stream) });
     // No other kernel knows the derivative of GELU as an operand.
@@ -253,7 +246,6 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             match args.a_dtype.is_fp8() && !args.transa {
                 true => or_else(narrow(), usual),
                 false if args.k <= SHALLOW => or_else(shallow(), usual),
-                false if args.n <= FEW_ROWS => or_else(few_rows(), usual),
                 false if args.epilogue.has_aux() => or_else(gelu(), usual),
                 false => usual(),
             }
@@ -515,7 +507,6 @@ fn in_parts(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Result<(), 
         workspace_bytes: 0,
         a_dtype: NVTEDType::kNVTEBFloat16,
         b_dtype: NVTEDType::kNVTEBFloat16,
-        a_is_ready: false,
         ..only_sums(args, sums)
     };
     verbose::line(Level::Dispatch, "dispatch", || {
@@ -607,7 +598,6 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
         scales_b: none,
         a_dtype: NVTEDType::kNVTEBFloat16,
         b_dtype: NVTEDType::kNVTEBFloat16,
-        a_is_ready: false,
         nvfp4,
         workspace: part(needed),
         workspace_bytes,

@@ -198,8 +198,7 @@ impl Core {
             NVTE_NO_MASK | NVTE_PADDING_MASK => NVTE_PADDING_MASK,
             _ => NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK,
         };
-        // Only the new keys and values have just been written.
-        let op = Attention { mask, bottom_right: true, old_keys_are_ready: true, ..op };
+        let op = Attention { mask, bottom_right: true, ..op };
         let [new, all] = cached.cu_seqlens.clone();
         let parts = [q, &cached.k, &cached.v];
         self.run(run, op, parts, cached.table.as_ref(), o, [Some(new), Some(all), None, None])
@@ -579,7 +578,6 @@ impl MultiheadAttention {
             false => None,
         };
         let mut proj = Linear::new(run, &part(2), None, &dense(q, hidden, 2))?;
-        proj.dense.behind = true;
         if a.checkpoint {
             proj.dense.again = Again::Input;
         }

@@ -142,8 +142,6 @@ pub struct Dense {
     /// The cast weight that is kept over microbatches.
     cached: Option<Arc<QTensor>>,
     pub again: Again,
-    /// The module has launched other kernels right before the product.
-    pub behind: bool,
     /// The ranks that share the weight, and which side of it.
     share: Option<(Split, Side)>,
 }
@@ -325,7 +323,6 @@ impl Dense {
             active,
             cached: None,
             again: Again::Nothing,
-            behind: false,
             share,
         })
     }
@@ -361,7 +358,6 @@ impl Dense {
             active: Active::HIGH_PRECISION,
             cached: None,
             again: Again::Nothing,
-            behind: false,
             share: None,
         })
     }
@@ -796,7 +792,6 @@ impl Dense {
         result: Option<(&Tensor, Option<&Tensor>, Rows)>,
         gelu: Option<&Tensor>,
     ) -> Result<Box<DenseTape>> {
-        let behind = self.behind || matches!(source, Source::Computed { .. });
         let quantizer = active.quantizer(Role::Input);
         let shape = (rows, self.inputs);
         let quantized = active.backward() == BackwardOperands::Quantized;
@@ -825,12 +820,8 @@ impl Dense {
             Some(bias) => Some(self.bias_operand(run, bias, &quantizer)?),
         };
         if let Some((y, add, rows)) = result {
-            // A kernel of this module precedes the product, and nothing after the caller's work has
-            // written the weight.
-            let own = weight.tensor.rowwise.ptr() == self.weight.value.tensor.rowwise.ptr();
             let gemm = Gemm {
                 transa: true,
-                a_is_ready: behind && own,
                 bias: bias.as_ref().map(|bias| &bias.tensor),
                 gelu,
                 split_accumulator: active.split(0),

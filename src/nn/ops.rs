@@ -554,8 +554,6 @@ pub struct Gemm<'a> {
     pub gelu: Option<&'a Tensor>,
     pub slope: bool,
     pub split_accumulator: bool,
-    /// What the stream did last did not write A.
-    pub a_is_ready: bool,
 }
 
 impl Gemm<'_> {
@@ -579,7 +577,6 @@ impl Gemm<'_> {
                 split_accumulator: ("use_split_accumulator", self.split_accumulator),
                 aux_slope: self.gelu.is_some(),
                 sm_count: ("sm_count", 0),
-                a_is_ready: self.a_is_ready,
             },
         };
         within(run, "gemm", product.run(run.stream))

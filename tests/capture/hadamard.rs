@@ -221,7 +221,6 @@ fn product(c: &mut Chain, workspace: Id, with_amax: bool) {
             split_accumulator: false,
             sm_count: 0,
             aux_slope: false,
-            a_is_ready: false,
         };
         entry(side, side.table.gemm, args)
     });

@@ -301,7 +301,6 @@ fn gemm(
             split_accumulator: true,
             sm_count: 0,
             aux_slope: false,
-            a_is_ready: false,
         };
         entry(side, side.table.gemm, args)
     });

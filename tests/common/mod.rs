@@ -892,7 +892,6 @@ pub const ATTENTION: AttentionArgs = {
         heads_before: 0,
         other_heads: 0,
         sums: null_mut(),
-        old_keys_are_ready: false,
     }
 };
 

@@ -174,7 +174,6 @@ fn gemm_case(
             split_accumulator,
             sm_count,
             aux_slope: false,
-            a_is_ready: false,
         };
         entry(side, side.table.gemm, args)
     };
@@ -341,7 +340,6 @@ fn gemm_blocks_case(
             split_accumulator: true,
             sm_count: 0,
             aux_slope: false,
-            a_is_ready: false,
         };
         entry(side, side.table.gemm, args)
     };

@@ -210,12 +210,6 @@ typedef struct NVTEXAttentionArgs {
    * over the rows of all sequences go, `[heads, 3, dim_qk]` of the dtype of dq, or null.
    */
   void *sums;
-  /**
-   * Lengths, pages, keys and values were complete before the last work that the stream has before this, except
-   * for the last keys and values of each sequence, as many as it has queries: a kernel may read them while
-   * that work still runs. Since version 1.2.
-   */
-  bool old_keys_are_ready;
 } NVTEXAttentionArgs;
 
 /**

@@ -153,11 +153,6 @@ typedef struct NVTEXGemmArgs {
    * `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
    */
   bool aux_slope;
-  /**
-   * A was complete before the last work that the stream has before this product: a kernel may read it while
-   * that still runs. Since version 1.1.
-   */
-  bool a_is_ready;
 } NVTEXGemmArgs;
 
 #endif  /* NVTE_BACKEND_GEMM_H */

@@ -158,10 +158,6 @@ pub struct AttentionArgs {
     /// Backward, with as many heads of keys as of queries and one number of elements: where the sums of dq, dk and dv
     /// over the rows of all sequences go, `[heads, 3, dim_qk]` of the dtype of dq, or null.
     pub sums: *mut c_void,
-    /// Lengths, pages, keys and values were complete before the last work that the stream has before this, except
-    /// for the last keys and values of each sequence, as many as it has queries: a kernel may read them while
-    /// that work still runs. Since version 1.2.
-    pub old_keys_are_ready: bool,
 }
 
 operator! {

@@ -146,9 +146,6 @@ pub struct GemmArgs {
     pub sm_count: c_int,
     /// `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
     pub aux_slope: bool,
-    /// A was complete before the last work that the stream has before this product: a kernel may read it while
-    /// that still runs. Since version 1.1.
-    pub a_is_ready: bool,
 }
 
 /// Index of a product among its variants, by the mode of an operand and whether one is FP8.

@@ -182,7 +182,6 @@ fn run(
             split_accumulator: ("use_split_accumulator", true),
             sm_count: ("math_sm_count", 0),
             aux_slope: false,
-            a_is_ready: false,
         },
     };
     RankProduct { product, sizes, exchange }.run(&context, stream)

@@ -72,7 +72,6 @@ impl Linear<'_> {
                 split_accumulator: ("use_split_accumulator", true),
                 aux_slope: false,
                 sm_count: ("sm_count", 0),
-                a_is_ready: false,
             },
         };
         product.run(stream)

@@ -54,8 +54,6 @@ pub struct Attention {
     /// Heads of queries that are elsewhere: those before the ones here, and all of them. Dropout has random numbers for
     /// each head of the whole.
     pub other_heads: [usize; 2],
-    /// All but the last keys, as many as there are queries, were there before the last work of the stream.
-    pub old_keys_are_ready: bool,
 }
 
 impl Attention {
@@ -78,7 +76,6 @@ impl Attention {
             max_logit: false,
             max_seqlen: [0, 0],
             other_heads: [0, 0],
-            old_keys_are_ready: false,
         }
     }
 

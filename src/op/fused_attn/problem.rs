@@ -330,7 +330,6 @@ impl Problem {
             heads_before: o.other_heads[0],
             other_heads: o.other_heads[1],
             sums: null_mut(),
-            old_keys_are_ready: o.old_keys_are_ready,
         })
     }
 

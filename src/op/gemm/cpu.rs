@@ -813,7 +813,6 @@ mod tests {
             split_accumulator: false,
             sm_count: 0,
             aux_slope: slope,
-            a_is_ready: false,
         };
         // SAFETY: the arrays have the shapes that the arguments say.
         let outcome = unsafe { gemm(&args, null_mut()) };

@@ -169,7 +169,6 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             split_accumulator: g.split_accumulator,
             aux_slope: false,
             sm_count: g.sm_count,
-            a_is_ready: false,
         };
         // SAFETY: the matrices are those of a member, checked against each other above.
         let outcome = unsafe { gemm(&args, stream) };

@@ -272,7 +272,6 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
                 split_accumulator: ("config.use_split_accumulator", config.split_accumulator),
                 aux_slope: false,
                 sm_count: ("config.sm_count", config.sm_count),
-                a_is_ready: false,
             },
         };
         match on_device {
@@ -624,7 +623,6 @@ fn options(
         split_accumulator: ("use_split_accumulator", split_accumulator),
         aux_slope: false,
         sm_count: ("math_sm_count", math_sm_count),
-        a_is_ready: false,
     }
 }
 

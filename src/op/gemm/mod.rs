@@ -55,16 +55,8 @@ impl GemmArgs {
             cast(self.b, b, &self.scales_b, self.b_dtype, self.n, self.transb),
         ];
         let none = GemmScales::per_tensor(std::ptr::null());
-        let product = Self {
-            a,
-            b,
-            scales_a: none,
-            scales_b: none,
-            a_dtype: dtype,
-            b_dtype: dtype,
-            a_is_ready: false,
-            ..*self
-        };
+        let product =
+            Self { a, b, scales_a: none, scales_b: none, a_dtype: dtype, b_dtype: dtype, ..*self };
         (casts, product)
     }
 }
@@ -265,8 +257,6 @@ pub(crate) struct Options<'a> {
     pub sm_count: (&'a str, i32),
     /// The aux tensor of the epilogue has the derivative of GELU in place of its input.
     pub aux_slope: bool,
-    /// A was complete before the last work of the stream.
-    pub a_is_ready: bool,
 }
 
 /// `D = alpha * op(B) op(A) + beta * C`, with an epilogue.
@@ -440,7 +430,6 @@ impl Product<'_> {
             split_accumulator: self.options.split_accumulator.1,
             aux_slope: self.options.aux_slope,
             sm_count: self.options.sm_count.1,
-            a_is_ready: self.options.a_is_ready,
         })
     }
 

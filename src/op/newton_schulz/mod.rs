@@ -140,7 +140,6 @@ impl<'a> Iterations<'a> {
                     split_accumulator: ("use_split_accumulator", true),
                     aux_slope: false,
                     sm_count: ("sm_count", 0),
-                    a_is_ready: false,
                 },
             };
             product.run(stream)
