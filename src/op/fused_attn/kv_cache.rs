@@ -10,7 +10,6 @@ use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTE_QKV_Format::{self, *};
 use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
-use std::ffi::c_void;
 use std::ptr::null;
 
 /// A copy of new keys and values to a cache.
@@ -134,7 +133,6 @@ pub fn copy_to_cache(copy: &ToCache, format: NVTE_QKV_Format, stream: cudaStream
     check_sums("cu_cached_lens", cu_cached, b, b * longest, stream)?;
     let slots_of_both = slots[0].min(slots[1]);
     check_slots((table, if paged { pages } else { 1 }, page), cu_cached, b, slots_of_both, stream)?;
-    let both = together(&moves);
     for (args, slots) in moves.iter().zip(slots) {
         if !paged && args.row_bytes > 0 {
             let reindex = ReindexCacheArgs {
@@ -149,26 +147,9 @@ pub fn copy_to_cache(copy: &ToCache, format: NVTE_QKV_Format, stream: cudaStream
             };
             backend::run(&reindex, stream)?;
         }
-        if both.is_none() {
-            run_moves(args, stream)?;
-        }
+        run_moves(args, stream)?;
     }
-    both.map_or(Ok(()), |args| run_moves(&args, stream))
-}
-
-/// One move for keys and values whose rows are as long, and which lie whole rows apart.
-fn together([k, v]: &[MoveRowsArgs; 2]) -> Option<MoveRowsArgs> {
-    let bytes = k.row_bytes;
-    let rows_between = |k: *const c_void, v: *const c_void| {
-        let apart = v.addr().checked_sub(k.addr())?;
-        (bytes > 0 && apart.is_multiple_of(bytes)).then(|| apart / bytes)
-    };
-    if (bytes, k.rows, k.src_rows, k.dst_rows) != (v.row_bytes, v.rows, v.src_rows, v.dst_rows) {
-        return None;
-    }
-    let src_outer = rows_between(k.src, v.src)?;
-    let dst_outer = rows_between(k.dst.cast_const(), v.dst.cast_const())?;
-    Some(MoveRowsArgs { outer: 2, src_outer, dst_outer, ..*k })
+    Ok(())
 }
 
 /// `NVTE_CHECK=device`: refuses page numbers, or slots that sequences come from, that a cache does not have.
