@@ -24,6 +24,8 @@ pub fn build(
     configure.arg("-S").arg(source).arg("-B").arg(&dir).args(["-G", "Ninja"]);
     configure.arg(define("CMAKE_MAKE_PROGRAM", &setup::ninja(tree)?));
     configure.arg(define("CMAKE_PREFIX_PATH", prefix));
+    // Where an earlier run found the package is in the cache, and would be preferred.
+    configure.arg("-U").arg("nvte_DIR");
     configure.arg("-DCMAKE_BUILD_TYPE=Release").args(options);
     process::run(&format!("configure {name}"), &mut configure)?;
     let mut build = tree.command(&cmake);
