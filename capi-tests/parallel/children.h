@@ -37,3 +37,18 @@ static int finish(pid_t pid) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   return WTERMSIG(status) == SIGKILL ? DIED : 128 + WTERMSIG(status);
 }
+
+// Instead of test_begin() of a program that forks: a child asks for the backend.
+static int begin_children(int argc, char **argv) {
+  enum { CUDA = 2 };
+  test_arguments(argc, argv);
+  fflush(NULL);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    test_begin(1, argv);
+    _exit(on_cuda() ? CUDA : TEST_PASS);
+  }
+  const int backend = finish(pid);
+  g_test.backend = backend == CUDA ? "cuda" : "cpu";
+  return backend == CUDA ? TEST_PASS : backend;
+}

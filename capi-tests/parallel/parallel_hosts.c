@@ -191,7 +191,8 @@ static void run(Body body, bool dies) {
 }
 
 int main(int argc, char **argv) {
-  test_begin(argc, argv);
+  const int begun = begin_children(argc, argv);
+  if (begun != TEST_PASS) return begun;
   static const struct {
     const char *name;
     Body body;

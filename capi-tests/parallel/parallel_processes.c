@@ -276,24 +276,10 @@ static int leftovers(void) {
   return found;
 }
 
-// The name of a backend is asked for by a child, because nobody uses a device before a fork.
-static int backend_here(void) {
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid == 0) {
-    char *name[] = {(char *)"parallel_processes"};
-    test_begin(1, name);
-    _exit(on_cuda() ? 2 : TEST_PASS);
-  }
-  return finish(pid);
-}
-
 int main(int argc, char **argv) {
-  test_arguments(argc, argv);
+  const int begun = begin_children(argc, argv);
+  if (begun != TEST_PASS) return begun;
   snprintf(g_key, sizeof g_key, "capi-test-%ld", (long)getpid());
-  int backend = backend_here();
-  if (backend == TEST_SKIP || backend == TEST_FAIL) return backend;
-  g_test.backend = backend == 2 ? "cuda" : "cpu";
   static const int sizes[] = {1, 2, 3, 8};
   for (size_t s = 0; s < COUNT(sizes); s++) {
     if (case_begin("collectives of %d", sizes[s])) run(sizes[s], -1, collectives);
