@@ -383,7 +383,9 @@ pub fn finish(run: &Run, y: &Tensor, bias: Option<&Tensor>, add: Option<&Tensor>
 pub fn with_rows(shape: &Shape, rows: usize) -> Shape {
     let (old, _) = shape.flatten();
     let dims = shape.dims();
-    let first = dims.first().map_or(rows, |&first| first * rows / old.max(1));
+    // A shape that is refused later may have any number of rows.
+    let scaled = |first: usize| (first as u128 * rows as u128 / old.max(1) as u128) as usize;
+    let first = dims.first().map_or(rows, |&first| scaled(first));
     let rest = dims.iter().copied().skip(1);
     Shape::new(&[first].into_iter().chain(rest).collect::<Vec<_>>())
 }
