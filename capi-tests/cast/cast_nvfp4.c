@@ -18,6 +18,7 @@ typedef struct Case {
   Mode mode;
   Directions directions;
   bool swizzled, stochastic, fast_math, fast_error, misaligned, specials, general_amax;
+  bool bounds;  // Rows have what lies around the bounds between codes, in place of what is random.
   int e4m3_max;
   float noop;  // 0 for none
   uint64_t rng[2];
@@ -205,7 +206,27 @@ static size_t scale_at(const Case *c, int d, size_t line, size_t block) {
   return scale_index(line, block, up((length_of(c, d) + 15) / 16, 4), c->swizzled);
 }
 
+// 16 elements of a row: one that sets the scale, and the BF16 numbers next to each bound.
+static void put_bounds(const Case *c, void *bits, size_t at) {
+  static const double kBounds[] = {0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5};
+  float scale = global_scale(c->amax[0], (float)c->e4m3_max), sixth = scale * (1.0f / 6);
+  double b = round_to(kNVTEBFloat16, random_uniform(0.01, 1) * c->amax[0]);
+  float scaled = e4m3_value(e4m3((float)b * sixth)) * (1 / scale);
+  put_value(c->dtype, bits, at, b);
+  put_value(c->dtype, bits, at + 1, 0);
+  for (size_t i = 0; i < COUNT(kBounds); i++) {
+    double x = kBounds[i] * (double)scaled, unit = ldexp(1, ilogb(x) - 7);
+    for (int k = 0; k < 2; k++) {
+      double v = (floor(x / unit) + k) * unit;
+      put_value(c->dtype, bits, at + 2 + 2 * i + k, random_u64() % 2 ? v : -v);
+    }
+  }
+}
+
 static NVTETensor build(Case *c, NVTETensor *input) {
+  // A power of two as scale, so that ties occur, or any.
+  c->amax[0] = c->general_amax ? 7.3f : (float)c->e4m3_max * 6 / 256;
+  c->amax[1] = c->general_amax ? 11.1f : (float)c->e4m3_max * 6 / 512;
   size_t n = c->rows * c->cols, size = dtype_size(c->dtype);
   unsigned char *bits = host_memory(n * size);
   c->x = host_memory(n * sizeof *c->x);
@@ -218,11 +239,11 @@ static NVTETensor build(Case *c, NVTETensor *input) {
     if (c->specials && random_u64() % 64 == 0) v = random_u64() % 2 ? NAN : -1e-30;
     if (c->specials && random_u64() % 512 == 0) v = -INFINITY;
     put_value(c->dtype, bits, i, v);
+    if (c->bounds && i % 16 == 15) put_bounds(c, bits, i - 15);
+  }
+  for (size_t i = 0; i < n; i++) {
     c->x[i] = (float)get_value(c->dtype, bits, i);
   }
-  // A power of two as scale, so that ties occur, or any.
-  c->amax[0] = c->general_amax ? 7.3f : (float)c->e4m3_max * 6 / 256;
-  c->amax[1] = c->general_amax ? 11.1f : (float)c->e4m3_max * 6 / 512;
   Buffer *in = buffer_from(bits, n * size, c->misaligned ? size : 0);
   *input = tensor(in->ptr, c->dtype, SHAPE(c->rows, c->cols));
   NVTETensor t = tensor_of_mode(NVTE_NVFP4_1D_SCALING);
@@ -308,11 +329,12 @@ static void compare(Case *c) {
 
 static void run(Case c) {
   static const char *const kDirections[] = {"", "rows", "columns", "both"};
-  if (!case_begin("%zux%zu %s %s %s%s%s%s%s%s%s%s %d", c.rows, c.cols, dtype_name(c.dtype),
+  if (!case_begin("%zux%zu %s %s %s%s%s%s%s%s%s%s%s %d", c.rows, c.cols, dtype_name(c.dtype),
                   kModes[c.mode], kDirections[c.directions], c.swizzled ? " swizzled" : "",
                   c.stochastic ? " stochastic" : "", c.fast_math ? " fast" : "",
                   c.fast_error ? " fast-error" : "", c.misaligned ? " misaligned" : "",
-                  c.specials ? " specials" : "", c.general_amax ? " amax" : "", c.e4m3_max)) {
+                  c.specials ? " specials" : "", c.general_amax ? " amax" : "",
+                  c.bounds ? " bounds" : "", c.e4m3_max)) {
     return;
   }
   NVTETensor input, output = build(&c, &input);
@@ -365,6 +387,24 @@ static void test_quantize(void) {
           run(c);
         }
       }
+    }
+  }
+}
+
+// More tiles than any GPU has room for, and every bound between codes.
+static void test_bounds(void) {
+  static const size_t shapes[][2] = {{35984, 16}, {16, 36016}, {512, 256}};
+  for (size_t s = 0; s < COUNT(shapes); s++) {
+    for (int kind = 0; kind < 4; kind++) {
+      run((Case){.dtype = kNVTEBFloat16,
+                 .rows = shapes[s][0],
+                 .cols = shapes[s][1],
+                 .mode = PLAIN,
+                 .directions = BOTH,
+                 .general_amax = kind % 2,
+                 .swizzled = kind / 2,
+                 .bounds = true,
+                 .e4m3_max = 448});
     }
   }
 }
@@ -612,6 +652,7 @@ static void test_empty_and_wrong(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_quantize();
+  test_bounds();
   test_noop();
   test_dequantize();
   test_group();

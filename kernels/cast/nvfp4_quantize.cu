@@ -2,6 +2,7 @@
 // an E4M3 scale each (see Nvfp4QuantizeArgs).
 
 #include "nvfp4_choice.cuh"
+#include "nvfp4_patches.cuh"
 #include "nvfp4_squares.cuh"
 #include "nvfp4_tiles.cuh"
 
@@ -162,6 +163,15 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
       if constexpr (std::is_same_v<In, BF16>) {
         if (args->square && !args->stochastic && !args->scaled_lines && args->hadamard == nullptr) {
           return launch(nvfp4_squares_kernel, tiles, kThreads, stream, p);
+        }
+        if (args->rowwise.data != nullptr && args->colwise.data != nullptr && !args->square &&
+            !args->stochastic && !args->scaled_lines && !args->fast_math &&
+            args->hadamard == nullptr && args->offsets == nullptr) {
+          Device device;
+          if (const cudaError_t error = current_device(&device)) return outcome(error);
+          const unsigned resident = kPatchBlocks * static_cast<unsigned>(device.sm_count);
+          return launch_shared(nvfp4_patches_kernel, dim3(tiles.x < resident ? tiles.x : resident),
+                               kThreads, sizeof(PatchMemory), stream, p);
         }
         const bool rows = args->colwise.data == nullptr && !args->square && !args->stochastic;
         if (rows && !args->scaled_lines) {
