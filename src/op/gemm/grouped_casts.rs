@@ -42,10 +42,13 @@ impl Casts {
         let (n, m) = (args.mean_n, args.mean_m);
         let matrices = [&args.a, &args.b];
         let is_mx = matrices.iter().all(|matrix| matrix.mode == NVTE_MXFP8_1D_SCALING);
-        if !is_mx || n.saturating_mul(m) < LEAST_INTENSITY * n.saturating_add(m) {
+        if !is_mx || n.saturating_mul(m) < LEAST_INTENSITY.saturating_mul(n.saturating_add(m)) {
             return Ok(None);
         }
-        let whole = |elements: usize| elements.saturating_mul(2).next_multiple_of(ALIGNMENT);
+        let whole = |elements: usize| {
+            let bytes = elements.saturating_mul(2).checked_next_multiple_of(ALIGNMENT);
+            bytes.unwrap_or(usize::MAX)
+        };
         let bytes = [0, 1].map(|i| match operands[i].0 {
             Some(_) => whole(matrices[i].elements),
             None => operands[i].1.iter().fold(0usize, |sum, member| {
