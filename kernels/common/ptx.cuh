@@ -35,6 +35,16 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #endif
 }
 
+// Words that blocks of a kernel tell each other of, with what was written before them.
+__device__ __forceinline__ int load_acquire(const int *p) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_release(int *p, int v) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+
 // Copies to shared memory that the thread does not wait for; zeros if `inside` is false. They
 // belong to the thread's next group.
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool inside) {

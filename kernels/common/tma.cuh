@@ -53,6 +53,10 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// Orders accesses to global memory that this thread knows of before its later bulk copies.
+__device__ __forceinline__ void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 // ---- Clusters of blocks
 
@@ -185,6 +189,14 @@ __device__ __forceinline__ void cp_async_bulk_load(void *to, const void *from, u
       : "memory");
 }
 
+// Copies contiguous bytes, a multiple of 16, from shared to global memory, in the thread's bulk
+// group.
+__device__ __forceinline__ void cp_async_bulk_store(void *to, const void *from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

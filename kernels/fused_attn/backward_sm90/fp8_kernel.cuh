@@ -2,6 +2,7 @@
 // one that writes the image of the keys.
 #pragma once
 
+#include "clear.cuh"
 #include "convert.cuh"
 #include "fp8_consumer.cuh"
 #include "prepare.cuh"
@@ -19,7 +20,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
   auto &barriers = *reinterpret_cast<typename L::SharedBarriers *>(shared + L::kBarrier);
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) barriers.init();
+  if (thread == 0) barriers.init(true);
   __syncthreads();
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -44,6 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
           a.key_image + a.key_image_at<kKeys>(work.sequence, work.key_head, shared_work.key_block) *
                             L::kKeyImage,
           L::kKeyImage, &barriers.full_k);
+#pragma unroll 1
       for (int it = 0; it < total; ++it) {
         const int64_t at = int64_t{head} * a.head_blocks + work.base + block;
         barriers.q.producer_acquire(ring);
@@ -69,6 +71,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
         ring.advance();
         work.next(block, head);
       }
+    } else if (thread >= 32 && thread < 64) {
+      clear_sums<kKeys, kM, kD>(a, shared_work, &barriers.full_v, shared + L::kDs);
     }
   } else {
     setmaxnreg_inc<240>();
@@ -114,7 +118,8 @@ Instance instance() {
           gradient_kernel<kD, kDropout, Code>,
           convert_kernel<Code, kD, kM, true>,
           Sizes<kD>::kBytes,
-          kM * (kD + 4) * 4};
+          kM * (kD + 4) * 4,
+          true};
 }
 
 template <int kD>

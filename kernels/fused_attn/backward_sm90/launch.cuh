@@ -65,7 +65,7 @@ struct Shares {
 struct Layout {
   size_t blocks, rows, sums, turns, parts, bytes, shared_blocks, shared_sum, shared_turns;
   size_t bias_sum, bias_bytes;  // Bytes that have to be cleared.
-  size_t sum_parts;
+  size_t sum_parts, cleared;
   Shares shares;
 
   Layout(const NVTEXAttentionArgs &a, const BlockShape &tile) : shares(a, tile.queries, tile.keys) {
@@ -90,6 +90,7 @@ struct Layout {
         a.kv_side.heads * a.batch * ceil_div(a.kv_side.max_seqlen, tile.keys) - shares.whole;
     shared_sum = take(shared_blocks * tile.shared_floats() * sizeof(float));
     shared_turns = take(shared_blocks * sizeof(int));
+    cleared = take(a.batch * a.kv_side.heads * sizeof(int));
     const BiasSums bias(a);
     const size_t keys = ceil_div(a.kv_side.max_seqlen, tile.keys) * tile.keys;
     bias_bytes =
@@ -141,6 +142,7 @@ inline Problem problem_of(const NVTEXAttentionArgs &a, const BlockShape &tile,
   p.panels_v = static_cast<int>(ceil_div(a.dim_v, 64));
   p.rows = reinterpret_cast<float *>(workspace + layout.rows);
   p.dq_sum = reinterpret_cast<float *>(workspace + layout.sums);
+  p.cleared = reinterpret_cast<int *>(workspace + layout.cleared);
   p.turns = reinterpret_cast<int *>(workspace + layout.turns);
   p.sink_part = reinterpret_cast<float *>(workspace + layout.parts);
   p.sum_parts =
@@ -234,6 +236,7 @@ struct Instance {
   void (*gradient)(Problem);
   void (*convert)(Problem);                // Rounds the sums of dq.
   size_t gradient_shared, convert_shared;  // Bytes of dynamic shared memory.
+  bool clears_sums;                        // `gradient` calls clear_sums().
   void (*sums)(Problem) = nullptr;  // Adds up sums of blocks of queries, where there are any.
 };
 
@@ -244,6 +247,7 @@ NVTEXOutcome run_passes(Problem &p, const Instance &instance, const Layout &layo
   if (p.workspace_bytes < layout.bytes) {
     return {NVTEX_BACKEND_DEVICE_ERROR, "the workspace is smaller than planned"};
   }
+  if (!instance.clears_sums) p.cleared = nullptr;
   const size_t row_blocks = p.batch * p.q_side.heads * static_cast<size_t>(p.query_blocks);
   const size_t key_blocks = p.batch * p.kv_side.heads * static_cast<size_t>(p.key_blocks);
   NVTEXOutcome o = ok();

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
   auto &barriers = *reinterpret_cast<typename L::SharedBarriers *>(shared + L::kBarrier);
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) barriers.init();
+  if (thread == 0) barriers.init(false);
   if (a.panels_qk < L::kPanelsQk || a.panels_v < L::kPanelsV) {
     clear_panels(shared + L::kK, 1, kPanel, a.panels_qk, L::kPanelsQk);
     clear_panels(shared + L::kV, 1, kPanel, a.panels_v, L::kPanelsV);
@@ -139,7 +139,8 @@ Instance instance() {
           gradient_kernel<T, kDqk, kDv, kExtras>,
           convert_kernel<T, kDqk>,
           Sizes<kDqk, kDv>::kBytes,
-          0};
+          0,
+          false};
 }
 
 }  // namespace long_heads

@@ -54,6 +54,10 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     }
     if (thread < a.shared_blocks) a.shared_turns[thread] = 0;
   }
+  const int unit = sequence * (a.heads / a.group) + head / a.group;
+  if (a.cleared != nullptr && block == 0 && head % a.group == 0 && threadIdx.x == 0) {
+    a.cleared[unit] = 0;
+  }
   const int lq = length(a.q_side, sequence), m0 = block * kM;
   if (m0 >= lq) return;
   const int64_t at = int64_t{head} * a.head_blocks + a.first_block<kM>(sequence) + block;
@@ -81,10 +85,13 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside(r));
     stats_of[i] = lane == 0 && m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
   }
-  float4 *sum = reinterpret_cast<float4 *>(a.dq_sum + at * (kM * kDqk));
+  // clear_sums() clears those of later teams.
+  if (a.cleared == nullptr || unit < a.team) {
+    float4 *sum = reinterpret_cast<float4 *>(a.dq_sum + at * (kM * kDqk));
 #pragma unroll
-  for (int i = 0; i < kM * kDqk / 4 / kHelperThreads; ++i) {
-    sum[i * kHelperThreads + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int i = 0; i < kM * kDqk / 4 / kHelperThreads; ++i) {
+      sum[i * kHelperThreads + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
   }
   // Of a lane's elements of each row of o and do.
   const auto multiply = [&](auto tag) {

@@ -47,7 +47,10 @@ struct Problem : NVTEXAttentionArgs {
   int panels_qk, panels_v;  // Panels of 64 elements that heads have.
   // In the workspace. [heads, head_blocks, 2, M]: statistics in units of log2, then D.
   float *rows;
-  float *dq_sum;     // [heads, head_blocks, M D], in the order of accumulators.
+  float *dq_sum;  // [heads, head_blocks, M D], in the order of accumulators.
+  // [sequences, key heads]: blocks of keys that have cleared a share of dq_sum; null: the kernel
+  // before clears all.
+  int *cleared;
   int *turns;        // [heads, head_blocks, 8]: key blocks that have added; if deterministic.
   float *sink_part;  // [heads, head_blocks]; if there is a sink.
   // [2, batch query_blocks, heads dim_qk]: sums over a block of queries of dq and of do; null: sums

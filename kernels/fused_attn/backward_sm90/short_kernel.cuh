@@ -2,6 +2,7 @@
 // loads.
 #pragma once
 
+#include "clear.cuh"
 #include "convert.cuh"
 #include "launch.cuh"
 #include "prepare.cuh"
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
   auto &barriers = *reinterpret_cast<typename L::SharedBarriers *>(shared + L::kBarrier);
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) barriers.init();
+  if (thread == 0) barriers.init(kClearsSums<kD, kExtra>);
   if constexpr (L::kPanelsQk > 1) {
     if (a.panels_qk < L::kPanelsQk || a.panels_v < L::kPanelsV) {
       clear_panels(shared + L::kK, 1, L::kKeyPanel, a.panels_qk, L::kPanelsQk);
@@ -87,6 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
       int block = work.block, head = work.head;
       mbarrier_arrive_expect_tx(&barriers.full_k, a.panels_qk * L::kKeyPanel);
       load_keys(&a.maps.k, L::kK, a.panels_qk, &barriers.full_k);
+#pragma unroll 1
       for (int it = 0; it < total; ++it) {
         barriers.q.producer_acquire(q);
         uint64_t *barrier = barriers.q.barrier(q);
@@ -122,6 +124,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
         o.advance();
         work.next(block, head);
       }
+    } else if (kClearsSums<kD, kExtra> && thread >= 32 && thread < 64) {
+      clear_sums<kKeys, kM, kD>(a, shared_work, &barriers.full_v, shared + L::kDs);
     }
   } else {
     setmaxnreg_inc<240>();
@@ -151,6 +155,7 @@ Instance instance() {
           convert_kernel<T, kD, kM, false>,
           Sizes<kD, kM, kExtra>::kBytes,
           kM * (kD + 4) * 4,
+          kClearsSums<kD, kExtra>,
           kHasSums<kD, false> ? sums_kernel<T> : nullptr};
 }
 

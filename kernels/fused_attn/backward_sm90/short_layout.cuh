@@ -50,6 +50,10 @@ struct Sizes {
   static_assert(kDq <= kMost, "shared memory of a block");
 };
 
+// Whether an instance calls clear_sums(): where there are registers for it.
+template <int kD, Extra kExtra>
+constexpr bool kClearsSums = kD <= 128 && kExtra != Extra::kBias;
+
 // How many queries an instance takes at a time: as many as there are registers for.
 struct QueriesTuning {
   int dim;

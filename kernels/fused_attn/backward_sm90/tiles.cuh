@@ -43,15 +43,6 @@ __device__ __forceinline__ void add_global(float *to, float a, float b, float c,
                : "memory");
 }
 
-__device__ __forceinline__ int load_acquire(const int *p) {
-  int v;
-  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void store_release(int *p, int v) {
-  asm volatile("st.release.gpu.global.b32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
-}
-
 // Descriptors of operands in shared memory by their low words, see descriptor_k_major() and
 // descriptor_mn_major(). Offsets are added to the low words, in units of 16 bytes; the high words
 // are all the same.

@@ -10,18 +10,19 @@
 namespace nvte {
 namespace sm90_backward {
 
-// The barriers of a block, in shared memory: of its keys and values, which come once, and of the
-// rings of q and do. Statistics come with q and are read by ordinary loads, so that each thread of
-// the consumers releases q for itself; do is read by products, and each warp releases it.
+// The barriers of a block, in shared memory: of its keys and values, which come once, the latter
+// after clear_sums() where that is called, and of the rings of q and do. Statistics come with q and
+// are read by ordinary loads, so that each thread of the consumers releases q for itself; do is
+// read by products, and each warp releases it.
 template <int kQStages, int kOStages>
 struct Barriers {
   uint64_t full_k, full_v;
   Pipeline<kQStages> q;
   Pipeline<kOStages> o;
 
-  __device__ __forceinline__ void init() {
+  __device__ __forceinline__ void init(bool clears_sums) {
     mbarrier_init(&full_k, 1);
-    mbarrier_init(&full_v, 1);
+    mbarrier_init(&full_v, clears_sums ? 2 : 1);
     q.init(1, 128 * kConsumers);
     o.init(1, 4 * kConsumers);
     fence_mbarrier_init();
