@@ -21,77 +21,30 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/tile.cuh"
-#include "common/vec.cuh"
 #include "forward_sm90/instance.cuh"
 
 namespace nvte {
 namespace sm90_forward {
 namespace {
 
-// Each block begins with the tile of its number.
-__global__ void begin_kernel(unsigned *next, unsigned blocks, float *s_amax, float *o_amax) {
+// Each block begins with the tile of its number; no image is ready.
+__global__ void begin_kernel(const __grid_constant__ Params p, unsigned blocks) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  *next = blocks;
-  if (s_amax != nullptr) *s_amax = 0.0f;
-  if (o_amax != nullptr) *o_amax = 0.0f;
-}
-
-// FP8: writes the images of values, see turned_values.cuh. A warp has 32 keys, a block a tile.
-struct TurnParams {
-  NVTEXAttentionTensor v;
-  NVTEXAttentionSide side;
-  TurnedValues turned;
-  int dim;
-};
-__global__ void __launch_bounds__(kTurnedKeys) turn_kernel(const __grid_constant__ TurnParams p) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const unsigned tiles = static_cast<unsigned>(p.turned.sequence_tiles);
-  const unsigned heads = static_cast<unsigned>(p.side.heads);
-  const int tile = static_cast<int>(blockIdx.x % tiles);
-  const int head = static_cast<int>(blockIdx.x / tiles % heads);
-  const int sequence = static_cast<int>(blockIdx.x / tiles / heads);
-  const int keys = length(p.side, sequence), first = tile * kTurnedKeys + warp * 32;
-  if (tile * kTurnedKeys >= keys) return;
-  const uint8_t *const from =
-      static_cast<const uint8_t *>(p.v.data) +
-      (p.side.starts != nullptr ? 0 : sequence * p.v.batch) + head * p.v.head +
-      (start(p.side, static_cast<unsigned>(sequence)) + first) * p.v.row + 4 * lane;
-  // What lies past the sequence may be NaN.
-  uint32_t words[32];
-#pragma unroll
-  for (int r = 0; r < 32; ++r) {
-    words[r] = 0;
-    if (first + r < keys && 4 * lane < p.dim) {
-      words[r] = *reinterpret_cast<const uint32_t *>(from + r * p.v.row);
+  if (p.turned.ready != nullptr) {
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < p.turned.count();
+         i += size_t{gridDim.x} * blockDim.x) {
+      p.turned.ready[i] = 0;
     }
   }
-  uint8_t *const image = p.turned.tile(p.turned.first(p.side, sequence, head) + tile);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint32_t out[4][4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const uint32_t *const w = words + 16 * half + 2 * t;
-      // Byte i of the word of a key becomes a byte of word i.
-      const uint32_t of_keys[4] = {w[0], w[1], w[8], w[9]};
-      uint32_t turned[4];
-      transpose_words<4>(of_keys, turned);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[i][t] = turned[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = 4 * lane + i, unit = (2 * warp + half) ^ (row % 8);
-      store_bytes<16>(image + row * 128 + unit * 16, out[i]);
-    }
-  }
+  if (blockIdx.x > 0 || threadIdx.x > 0) return;
+  *p.next = blocks;
+  if (p.turned.ready != nullptr) *p.turned.next = *p.turned.done = 0;
+  if (p.s_amax != nullptr) *p.s_amax = 0.0f;
+  if (p.o_amax != nullptr) *p.o_amax = 0.0f;
 }
 
-// Whether the kernel that turns values gains more than it takes: each value has enough queries.
+// Whether to turn values gains more than it takes: each value has enough queries.
 bool turns_values(const NVTEXAttentionArgs &a) {
   if (a.q.dtype != kNVTEFloat8E4M3 || a.dim_qk > 128 || a.dim_v > 128 ||
       (a.dim_qk <= 64 && a.dim_v <= 64)) {
@@ -100,11 +53,13 @@ bool turns_values(const NVTEXAttentionArgs &a) {
   const size_t rows = a.q_side.max_seqlen;
   size_t queries = a.window_right >= 0 ? rows / 2 : rows;
   if (a.window_left >= 0) queries = std::min(queries, static_cast<size_t>(a.window_left) + 1);
-  const size_t blocks =
-      a.batch * a.kv_side.heads * ceil_div(a.kv_side.max_seqlen, size_t{kTurnedKeys});
-  return queries * (a.q_side.heads / a.kv_side.heads) >= 8192 && blocks <= kMaxBlocks;
+  const TurnedValues turned(a, nullptr);
+  // Warps that look for a tile look at those as well that a shorter sequence does not have.
+  const size_t tiles = size_t{turned.units} * turned.sequence_tiles;
+  return queries * (a.q_side.heads / a.kv_side.heads) >= 500 &&
+         tiles <= std::min(4 * turned.count(), kMaxBlocks);
 }
-constexpr size_t kImagesAt = 1024;  // In the workspace, after the number of the next tile.
+constexpr size_t kImagesAt = 1024;  // In the workspace, after the numbers that begin_kernel writes.
 
 CUtensorMapDataType map_type(NVTEDType dtype) {
   return dtype == kNVTEFloat16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
@@ -248,17 +203,18 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Tuning &tuning, const Instan
   p.tiles = p.pairs * static_cast<unsigned>(p.m_tiles);
   const unsigned sms = static_cast<unsigned>(device.sm_count);
   const unsigned grid = p.tiles < sms ? p.tiles : sms;
-  const NVTEXOutcome begun =
-      launch(begin_kernel, dim3(1), 1, stream, p.next, grid, p.s_amax, p.o_amax);
-  if (begun.status != NVTEX_BACKEND_OK) return begun;
+  unsigned begin_blocks = 1, begin_threads = 1;
   if (tuning.extra == Extra::kTurned) {
     p.turned = TurnedValues(a, static_cast<uint8_t *>(a.workspace) + kImagesAt);
-    const TurnParams turn = {a.v, a.kv_side, p.turned, static_cast<int>(a.dim_v)};
-    const size_t blocks = a.batch * a.kv_side.heads * static_cast<size_t>(p.turned.sequence_tiles);
-    const NVTEXOutcome turned =
-        launch(turn_kernel, dim3(static_cast<unsigned>(blocks)), kTurnedKeys, stream, turn);
-    if (turned.status != NVTEX_BACKEND_OK) return turned;
+    p.turned.next = p.next + 1;
+    p.turned.done = reinterpret_cast<int *>(p.next + 2);
+    begin_threads = 256;
+    begin_blocks =
+        static_cast<unsigned>(std::min(ceil_div(p.turned.count(), size_t{256}), size_t{sms}));
   }
+  const NVTEXOutcome begun =
+      launch(begin_kernel, dim3(begin_blocks), begin_threads, stream, p, grid);
+  if (begun.status != NVTEX_BACKEND_OK) return begun;
   return launch_shared(instance.kernel, dim3(grid), instance.threads, instance.shared, stream, p);
 }
 
@@ -353,7 +309,7 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
     return "takes less than 2^30 tiles of 64 queries";
   }
   *workspace = sizeof(unsigned);
-  if (turns_values(a)) *workspace = kImagesAt + TurnedValues(a, nullptr).bytes(a);
+  if (turns_values(a)) *workspace = kImagesAt + TurnedValues(a, nullptr).bytes();
   return nullptr;
 }
 

@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     control.v.init(1, C::kTransposes ? 3 : kWarps);
     control.transposed.init(3, kWarps);
     control.bias.init(1, kWarps);
+    for (uint64_t &barrier : control.turning) mbarrier_init(&barrier, 1);
     for (int i = 0; i < C::kStages; ++i) control.is_end[i] = false;
     fence_mbarrier_init();
   }
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   };
   if (C::kPanelsQK > 1 && p.panels_qk < C::kPanelsQK) {
-    for (int i = 0; i < C::kConsumers; ++i) {
+    for (int i = 0; i < C::kQueries; ++i) {
       clear(shared + i * C::kQueryBytes, p.panels_qk, C::kPanelsQK, 64 * 128);
     }
     for (int i = 0; i < C::kStages; ++i) {
@@ -63,6 +64,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       produce_tiles<C>(p, shared, control);
     } else if (C::kTransposes && threadIdx.x >= 32) {
       transpose_values<C>(shared, control);
+    } else if (C::kTurned && threadIdx.x >= 32 && threadIdx.x < 32 * (1 + kTurners)) {
+      turn_values<C>(p, shared, control);
     }
   } else {
     setmaxnreg_inc<C::kConsumerRegisters>();

@@ -32,6 +32,12 @@ struct Config {
   static constexpr int kPanelsV = (kDimV + kPanel - 1) / kPanel;
   static constexpr int kQueryBytes = kPanelsQK * 64 * 128, kKeyPanel = kKeys * 128;
   static constexpr int kKeyBytes = kPanelsQK * kKeyPanel, kValueBytes = kPanelsV * kKeyPanel;
+  // Where there is room, a consumer has two buffers of queries for tiles in turn.
+  static constexpr int kQueries = (kTurned ? 2 : 1) * kConsumers;
+  static __device__ __forceinline__ PipelineState<kQueries> queries_at(int w, unsigned count) {
+    constexpr int kBuffers = kQueries / kConsumers;
+    return {w + static_cast<int>(count % kBuffers) * kConsumers, count / kBuffers & 1};
+  }
   // FP8 products need values with the keys innermost: a row of a panel has 128 keys of one column.
   // Where they come turned, that is how they lie in the stages of values.
   static constexpr int kTransposedPanel = kDimV * 128;
@@ -39,11 +45,13 @@ struct Config {
   // Panels have 64 columns of the bias and the rows of all consumers.
   static constexpr int kPanelsBias = kBias ? (kKeys + 63) / 64 : 0;
   static constexpr int kBiasPanel = kRows * 128, kBiasBytes = kPanelsBias * kBiasPanel;
-  static constexpr int kAtKeys = kConsumers * kQueryBytes;
+  static constexpr int kAtKeys = kQueries * kQueryBytes;
   static constexpr int kAtValues = kAtKeys + kStages * kKeyBytes;
   static constexpr int kAtTransposed = kAtValues + kStages * kValueBytes;
   static constexpr int kAtBias = kAtTransposed + kStages * kTransposedBytes;
-  static constexpr int kAtControl = kAtBias + kStages * kBiasBytes;
+  // Values that are turned for the workspace: each warp has a tile and its image.
+  static constexpr int kAtTurning = kAtBias + kStages * kBiasBytes;
+  static constexpr int kAtControl = kAtTurning + (kTurned ? kTurners * 2 * kTurnedBytes : 0);
 
   // ---- Registers of a thread. Transposing takes more of the producer's than copying; FP8 with 3
   // consumers of wide values leaves none for that.
@@ -67,10 +75,10 @@ struct Config {
   static constexpr bool kIntegerMax = !kAlibi && !(kFp8 && kDimV <= 64);
   // Most tiles reuse the maximum of those before, see Softmax::reuse_max().
   static constexpr bool kReusesMax = !kFp8 && (kExtra == Extra::kNone || kPages || kDropout);
-  // Consumers issue their products in turn, but for FP8 of heads of 128, where three of them share
-  // the exponential units. H200, November 2026, TFLOP/s, where turns come in parentheses: heads of
-  // 128, causal 8k, 16k, full 16k: 845 (820), 921 (886), 975 (942); heads of 256, full 16k: 1048
-  // (1064); heads of 64, causal 8k: 530 (536).
+  // Consumers issue their products in turn, but for FP8 of heads of 128 that consumer.cuh has,
+  // where three of them share the exponential units. H200, November 2026, TFLOP/s, where turns come
+  // in parentheses: heads of 128, causal 8k, 16k, full 16k: 845 (820), 921 (886), 975 (942); heads
+  // of 256, full 16k: 1048 (1064); heads of 64, causal 8k: 530 (536).
   static constexpr bool kTurns = !kFp8 || kDimV != 128;
   // FP8 probabilities are multiplied by 2 to this before they are rounded, so that they use almost
   // the whole range up to 448.
@@ -87,10 +95,10 @@ constexpr unsigned kTiles = 4;
 
 template <class C>
 struct Control {
-  // A consumer's queries are one buffer. The four rings have the same number of stages; only FP8
-  // has transposed values.
-  Pipeline<C::kConsumers> q;
+  // The four rings have the same number of stages; only FP8 has transposed values.
+  Pipeline<C::kQueries> q;
   Pipeline<C::kStages> k, v, transposed, bias;
+  uint64_t turning[kTurners];
   bool is_end[C::kStages];  // This buffer of v was committed only to say that nothing follows.
   Tile tile[kTiles];
 };

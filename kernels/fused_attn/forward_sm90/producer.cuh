@@ -103,13 +103,10 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     if (leads) find(t, index);
     if constexpr (C::kPages) bar_sync(kProducerBarrier, 128);
   };
+  [[maybe_unused]] bool all_turned = false;
   prepare(control.tile[0], blockIdx.x);
   for (unsigned count = 0;; ++count) {
     const Tile &t = control.tile[count % kTiles];
-    [[maybe_unused]] int64_t images = 0;  // The number of that of the first tile of values.
-    if constexpr (C::kTurned) {
-      if (t.batch >= 0) images = p.turned.first(p.kv_side, t.batch, t.head / p.group);
-    }
     // The tile is read from shared memory again each time: there are few registers here.
 #pragma unroll 1
     for (int n = t.end; n >= t.begin; --n) {
@@ -149,14 +146,14 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
       if (n == t.end) {
 #pragma unroll 1
         for (int w = 0; w < C::kConsumers; ++w) {
-          const PipelineState<C::kConsumers> at = {w, count & 1};
+          const PipelineState<C::kQueries> at = C::queries_at(w, count);
           control.q.producer_acquire(at);
           if (!leads) continue;
           if (n == t.begin) {
             control.q.producer_commit(at);
           } else {
-            load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, p.panels_qk, &p.q,
-                                         control.q.barrier(at), t.q, t.q_rows[w]);
+            load_panels<C, C::kPanelsQK>(shared + at.stage * C::kQueryBytes, 64 * 128, p.panels_qk,
+                                         &p.q, control.q.barrier(at), t.q, t.q_rows[w]);
           }
         }
       } else {
@@ -170,8 +167,15 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
         if constexpr (C::kPages) {
           load_pages<C, C::kPanelsV>(p, to, p.panels_v, &p.v, page, full, t.kv.head);
         } else if constexpr (C::kTurned) {
+          const unsigned image = t.images + static_cast<unsigned>(n);
+          if (!all_turned) {
+            all_turned = load_acquire(p.turned.done) ==
+                         static_cast<int>(p.turned.units * p.turned.sequence_tiles);
+            while (!all_turned && load_acquire(p.turned.ready + image) == 0) __nanosleep(20);
+            fence_proxy_async_global();
+          }
           mbarrier_arrive_expect_tx(full, C::kValueBytes);
-          cp_async_bulk_load(to, p.turned.tile(images + n), C::kValueBytes, full);
+          cp_async_bulk_load(to, p.turned.image(image), C::kValueBytes, full);
         } else {
           load_panels<C, C::kPanelsV>(to, C::kKeyPanel, p.panels_v, &p.v, full, t.kv,
                                       t.kv.row + n * C::kKeys);
@@ -193,9 +197,39 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
   }
 }
 
-// FP8, by warps 1 to 3 of the producer's warpgroup: values lie key by key in rows; products need
-// rows of the keys of a column. The keys of each 16 get the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7
-// 14 15, in which a thread has the scores of a row.
+// FP8: values lie key by key in rows; products need rows of the keys of a column. The keys of each
+// 16 get the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, in which a thread has the scores of a
+// row. By a warp, of a tile in shared memory: the 32 keys of number `keys`, and kBlocks blocks of
+// 16 columns.
+template <class C, int kBlocks>
+__device__ __forceinline__ void transpose_block(uint32_t from, uint32_t to, int keys, int first) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t row = from + static_cast<uint32_t>(keys * 32 + lane) * 128;
+  // Of four matrices of 8 keys and 8 pairs of columns, matrix i has the columns of parity i % 2
+  // and keys from 16 (i / 2) on.
+  const int column = 2 * (lane % 8) + lane / 8 % 2;
+  const uint32_t unit = static_cast<uint32_t>((2 * (keys % 4) + lane / 16) ^ (column % 8)) * 16;
+  const uint32_t transposed_row =
+      to + static_cast<uint32_t>(keys / 4 * C::kTransposedPanel + column * 128) + unit;
+  uint32_t w[kBlocks][4];
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+    const int columns = first + j;
+    ldmatrix_x4_trans(
+        row + static_cast<uint32_t>(columns / 8 * C::kKeyPanel + ((columns % 8) ^ (lane % 8)) * 16),
+        w[j]);
+  }
+  // A word has two keys of two columns.
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+    const uint32_t turned[4] = {
+        __byte_perm(w[j][0], w[j][1], 0x6420), __byte_perm(w[j][0], w[j][1], 0x7531),
+        __byte_perm(w[j][2], w[j][3], 0x6420), __byte_perm(w[j][2], w[j][3], 0x7531)};
+    stmatrix_x4(transposed_row + static_cast<uint32_t>((first + j) * 16 * 128), turned);
+  }
+}
+
+// By warps 1 to 3 of the producer's warpgroup, together for each tile.
 template <class C>
 __device__ __forceinline__ void transpose_values(unsigned char *shared, Control<C> &control) {
   const int warp = static_cast<int>(threadIdx.x) / 32 - 1,
@@ -206,40 +240,16 @@ __device__ __forceinline__ void transpose_values(unsigned char *shared, Control<
     // through __syncwarp().
     if (__shfl_sync(0xffffffff, lane == 0 && control.is_end[at.stage], 0)) break;
     control.transposed.producer_acquire(at);
-    const uint32_t from =
-        shared_address(shared + C::kAtValues + at.stage * C::kValueBytes) + lane * 128;
-    // Of four matrices of 8 keys and 8 pairs of columns, matrix i has the columns of parity i % 2
-    // and keys from 16 (i / 2) on.
-    const int column = 2 * (lane % 8) + lane / 8 % 2;
-    const uint32_t to =
-        shared_address(shared + C::kAtTransposed + at.stage * C::kTransposedBytes) + column * 128;
-    // Blocks of 32 keys and 16 columns; a warp's keys are constants but for the first.
+    const uint32_t from = shared_address(shared + C::kAtValues + at.stage * C::kValueBytes);
+    const uint32_t to = shared_address(shared + C::kAtTransposed + at.stage * C::kTransposedBytes);
     constexpr int kBlocks = C::kKeys / 32, kTogether = C::kConsumers == 2 ? 4 : 2;
 #pragma unroll
     for (int i = 0; i < (kBlocks + 2) / 3; ++i) {
       const int keys = warp + 3 * i;
       if (kBlocks % 3 != 0 && keys >= kBlocks) break;
-      const uint32_t row = from + keys * 32 * 128;
-      const uint32_t unit = static_cast<uint32_t>((2 * (keys % 4) + lane / 16) ^ (column % 8)) * 16;
-      const uint32_t transposed_row = to + keys / 4 * C::kTransposedPanel + unit;
 #pragma unroll
       for (int first = 0; first < C::kDimV / 16; first += kTogether) {
-        uint32_t w[kTogether][4];
-#pragma unroll
-        for (int j = 0; j < kTogether; ++j) {
-          const int columns = first + j;
-          ldmatrix_x4_trans(row + columns / 8 * C::kKeyPanel +
-                                static_cast<uint32_t>((columns % 8) ^ (lane % 8)) * 16,
-                            w[j]);
-        }
-        // A word has two keys of two columns.
-#pragma unroll
-        for (int j = 0; j < kTogether; ++j) {
-          const uint32_t turned[4] = {
-              __byte_perm(w[j][0], w[j][1], 0x6420), __byte_perm(w[j][0], w[j][1], 0x7531),
-              __byte_perm(w[j][2], w[j][3], 0x6420), __byte_perm(w[j][2], w[j][3], 0x7531)};
-          stmatrix_x4(transposed_row + (first + j) * 16 * 128, turned);
-        }
+        transpose_block<C, kTogether>(from, to, keys, first);
       }
     }
     fence_proxy_async();
@@ -247,6 +257,60 @@ __device__ __forceinline__ void transpose_values(unsigned char *shared, Control<
     if (lane == 0) {
       control.transposed.producer_commit(at);
       control.v.consumer_release(at);
+    }
+  }
+}
+
+// By warps of the producer's warpgroup from the second on, each by itself: writes images of values,
+// see turned_values.cuh, until none is left; those of the last keys first, as produce_tiles() needs
+// them.
+template <class C>
+__device__ __forceinline__ void turn_values(const Params &p, unsigned char *shared,
+                                            Control<C> &control) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 1,
+            lane = static_cast<int>(threadIdx.x) % 32;
+  const TurnedValues &turned = p.turned;
+  unsigned char *const from = shared + C::kAtTurning + warp * (2 * kTurnedBytes);
+  unsigned char *const to = from + kTurnedBytes;
+  uint64_t *const full = &control.turning[warp];
+  const auto take = [&] { return lane == 0 ? atomicAdd(turned.next, 1u) : 0; };
+  uint32_t phase = 0;
+  unsigned following = take();
+#pragma unroll 1
+  for (;;) {
+    const unsigned i = __shfl_sync(0xffffffff, following, 0), from_last = i / turned.units;
+    if (from_last >= turned.sequence_tiles) break;
+    following = take();
+    const unsigned unit = i - from_last * turned.units;
+    const int sequence = static_cast<int>(unit / turned.key_heads);
+    const int head = static_cast<int>(unit - sequence * turned.key_heads);
+    const int tile = static_cast<int>(turned.sequence_tiles - 1 - from_last);
+    const int keys = length(p.kv_side, sequence);
+    if (tile * kTurnedKeys >= keys) {
+      if (lane == 0) atomicAdd(turned.done, 1);
+      continue;
+    }
+    const unsigned number = turned.first(p.kv_side, sequence, head) + static_cast<unsigned>(tile);
+    if (lane == 0) {
+      const Box box =
+          place_box(p.kv_side, p.kv_side.first(sequence), tile * kTurnedKeys, keys, head, sequence);
+      load_panels<C, C::kPanelsV>(from, C::kKeyPanel, p.panels_v, &p.v, full, box, box.row);
+    }
+    mbarrier_wait(full, phase);
+    phase ^= 1;
+#pragma unroll 1
+    for (int b = 0; b < kTurnedKeys / 32 * 8; b += 2) {
+      transpose_block<C, 2>(shared_address(from), shared_address(to), b / 8, b % 8);
+    }
+    fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+      cp_async_bulk_store(turned.image(number), to, kTurnedBytes);
+      cp_async_bulk_commit_group();
+      cp_async_bulk_wait_group<0>();
+      __threadfence();
+      atomicExch(turned.ready + number, 1);
+      atomicAdd(turned.done, 1);
     }
   }
 }

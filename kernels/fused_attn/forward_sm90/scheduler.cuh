@@ -23,9 +23,10 @@ struct Tile {
   int begin, end;   // Tiles of keys.
   int low, high;    // The tiles of keys that need no mask.
   Box q, kv;
-  int q_rows[3];  // The coordinates of the consumers' rows.
-  float slope;    // ALiBi's, in units of products of queries and keys.
-  unsigned next;  // Number of the tile that the block takes after this.
+  int q_rows[3];    // The coordinates of the consumers' rows.
+  unsigned images;  // Number of the image of the first tile of values.
+  float slope;      // ALiBi's, in units of products of queries and keys.
+  unsigned next;    // Number of the tile that the block takes after this.
 };
 
 struct Params {
@@ -121,6 +122,7 @@ __device__ __forceinline__ bool find_tile(const Params &p, unsigned index, Tile 
   }
   if constexpr (C::kAlibi) t.slope = p.slopes(t.head) * p.unscale;
   t.kv = place_box(p.kv_side, p.kv_side.first(t.batch), 0, t.keys, t.head / p.group, t.batch);
+  if constexpr (C::kTurned) t.images = p.turned.first(p.kv_side, t.batch, t.kv.head);
   return true;
 }
 

@@ -7,7 +7,7 @@ namespace nvte {
 namespace sm90_forward {
 
 // What an attention has beside products of queries and keys: in its scores, or in its keys.
-// kTurned: FP8 values that a kernel before has turned, see turned_values.cuh.
+// kTurned: FP8 values that are turned once, see turned_values.cuh.
 enum class Extra { kNone, kDropout, kAlibi, kBias, kPages, kTurned };
 
 // An instance of the kernel. It serves head dims up to its own.
@@ -55,9 +55,8 @@ constexpr Tuning kTunings[] = {
     // keys, queries in registers or not:
     // 680 to 765.
     {1, Extra::kNone, 128, 128, 3, 96, 3},
-    // Full 16k, causal 16k, causal 8k: 1034, 958, 873 with the kernel that turns, where the row
-    // above has 993, 950, 886. In a run with 1042 and 968: 96 keys as there 1025, 954; with queries
-    // in registers besides 1008, 941.
+    // Causal 8k, 16k, full 16k: 950, 1022, 1081, where the row above has 880, 950, 993. Tiles of 96
+    // keys as there took 2 % longer than of 128; with queries in registers besides 4 %.
     {1, Extra::kTurned, 128, 128, 3, 128, 3},
     // Full 16k, causal 8k: 1064, 880; 3 stages 1036, 851. 96 keys do not fit into the registers. By
     // arithmetic shared memory is busy longer than the tensor cores: 64 keys are few for the
