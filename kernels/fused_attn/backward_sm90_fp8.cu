@@ -9,15 +9,15 @@
 // The scales of tensors are read from memory, and the dtype of results is known at run time only.
 //
 // H200, November 2026, do of E5M2, 16 heads of 128, TFLOP/s of all kernels, batch 2 of 8192 causal,
-// 1 of 16384 causal and full: 717, 789 and 839. Results stored in pairs of codes, which are less
-// than a sector, took 9 us of a block's 120: 682, 773 and 833. Blocks of threads that take one
-// block of keys after the other: 662, 722 and 753, their loop alone 11 % slower. Against 638, 752
-// and 805 of an earlier form: with dq one round after ds instead of two 636, 745 and 789; with dq
-// added by the warps themselves besides 612, 702 and 754; with copies of q, k and do in half
+// 1 of 16384 causal and full: 720, 795 and 846, where a kernel before that clears all sums of dq
+// had 702, 786 and 838; in another run 717, 789 and 839. Results stored in pairs of codes, which
+// are less than a sector, took 9 us of a block's 120: 682, 773 and 833. Blocks of threads that take
+// one block of keys after the other: 662, 722 and 753, their loop alone 11 % slower. Against 638,
+// 752 and 805 of an earlier form: with dq one round after ds instead of two 636, 745 and 789; with
+// dq added by the warps themselves besides 612, 702 and 754; with copies of q, k and do in half
 // precision, whose products for dv, dk and dq are half as fast, 556, 653 and 693. The general
-// kernel has 70 and
-// 77. Tensor cores are 40 % busy: two warpgroups are few to hide that scores, exponentials, dp and
-// ds wait for one another, and accumulators leave no registers for more.
+// kernel has 70 and 77. Tensor cores are 40 % busy: two warpgroups are few to hide that scores,
+// exponentials, dp and ds wait for one another, and accumulators leave no registers for more.
 //
 // Instances of gradient_kernel: {64, 128} elements of a head x {no dropout, dropout} x do of {E4M3,
 // E5M2}.
