@@ -394,17 +394,30 @@ static void test_quantize(void) {
 // More tiles than any GPU has room for, and every bound between codes.
 static void test_bounds(void) {
   static const size_t shapes[][2] = {{35984, 16}, {16, 36016}, {512, 256}};
-  for (size_t s = 0; s < COUNT(shapes); s++) {
-    for (int kind = 0; kind < 4; kind++) {
-      run((Case){.dtype = kNVTEBFloat16,
-                 .rows = shapes[s][0],
-                 .cols = shapes[s][1],
-                 .mode = PLAIN,
-                 .directions = BOTH,
-                 .general_amax = kind % 2,
-                 .swizzled = kind / 2,
-                 .bounds = true,
-                 .e4m3_max = 448});
+  static const size_t drawn[][2] = {{36000, 32}, {32, 36000}};
+  for (int kind = 0; kind < 4; kind++) {
+    Case c = {.dtype = kNVTEBFloat16,
+              .directions = BOTH,
+              .general_amax = kind % 2,
+              .swizzled = kind / 2,
+              .bounds = true,
+              .e4m3_max = 448};
+    for (size_t s = 0; s < COUNT(shapes); s++) {
+      c.rows = shapes[s][0], c.cols = shapes[s][1];
+      run(c);
+    }
+    for (int mode = ABSOLUTE; mode <= SQUARES; mode++) {
+      c.mode = (Mode)mode;
+      for (int fast = 0; fast < 2; fast++) {
+        c.fast_error = fast;
+        run(c);
+      }
+    }
+    c.mode = PLAIN, c.fast_error = false, c.stochastic = true;
+    c.rng[0] = 0x123456789abcdef0u, c.rng[1] = kind < 2 ? 77 : UINT64_MAX - 3;
+    for (size_t s = 0; s < COUNT(drawn); s++) {
+      c.rows = drawn[s][0], c.cols = drawn[s][1];
+      run(c);
     }
   }
 }

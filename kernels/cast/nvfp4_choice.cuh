@@ -1,11 +1,12 @@
 // Casts to NVFP4 of whole blocks of BF16 that choose between two scales, in tiles of 128 rows and
 // columns: a thread takes four blocks of rows, then four of columns.
 //
-// A candidate's error needs what its codes stand for, each of which is a product of the block's
-// scale and the tensor's amax, divided and rounded. These depend on the code's value 2^k or
-// 1.5 * 2^k alone, and powers of two change nothing but exponents while no number leaves the normal
-// range. So two such values are computed for each block, and the others by an exact product. A tile
-// in which a number might leave the range, or is a NaN, is cast again in the general way.
+// The errors that decide are sums whose every step is rounded, of what codes stand for after three
+// roundings each. The kernel adds up how far elements are from their codes in steps of the scale,
+// which takes fewer instructions. Where both errors are so close that roundings could decide, or a
+// number is out of the usual range, a warp casts the block again as it is defined.
+//
+// H200, 64M elements: @@.
 #pragma once
 
 #include "nvfp4_tiles.cuh"
@@ -13,123 +14,154 @@
 namespace nvte {
 namespace {
 
+constexpr unsigned kChoiceBlocks = 3;  // On a multiprocessor.
+
+// How much roundings move errors. In steps of its scale an element is below 7 and at most 1 from
+// its code. By definition what a code stands for is off by 2^-23 of it and the difference by 2^-24;
+// here an element is by 5 * 2^-24 of it and the difference by 2^-24: less than 49 * 2^-24 for each
+// of 16 elements and two scales; for squares twice as much. 16 sums add 2^-24 of the result each,
+// twice.
+template <bool kSquares>
+constexpr float kOff = (kSquares ? 2 : 1) * 0x1.9p-14f;
+constexpr float kOffAdded = 0x1p-18f;
+
 // What all blocks of a tensor need.
 struct ChoiceScale {
-  Nvfp4Scale scale;
-  float global, amax;
-  float full, inverse_full;  // The largest product of both formats' numbers.
+  float global, inverse;
+  float off;  // How far apart two errors have to be besides, in parts of the larger scale.
 };
 
-// Codes of magnitudes, eight in a word, with the code of their scale; the error as it grows.
+// Codes of magnitudes, an eighth of a word each, one bit too high; the error in steps of the scale.
 struct Candidate {
   uint32_t word[2];
-  uint32_t scale;
   float error;
 };
 
-// What the eight codes stand for: a thread's table, of which the addresses are 4 kThreads apart.
-__device__ __forceinline__ void put_value(uint32_t table, int code, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(table + code * (4 * kThreads)), "f"(value)
-               : "memory");
-}
-// `code` as e2m1_magnitude gives it: its exponent is shifted out of the address.
-__device__ __forceinline__ float value_of(uint32_t table, uint32_t code) {
-  static_assert(4 * kThreads == 1 << 10, "shifts the exponent of 2^23 out");
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"((code << 10) + table));
-  return value;
-}
-
-// `base`: the scale before it is rounded. False if the block needs the general way.
-template <bool kSquares, bool kFastError>
-__device__ __forceinline__ bool try_scale(const ChoiceScale &c, const float (&x)[16], float most,
-                                          float base, uint32_t table, Candidate &candidate) {
-  constexpr float kTiny = 0x1p-100f;
-  candidate.scale = encode_e4m3(fminf(base, 448.0f));
-  const float s = decode_e4m3(candidate.scale);
-  const float product = fmaxf(__fmul_rn(s, c.scale.inverse), kTiny);
-  float about;
-  // The reciprocal of a number in this range is exact to the last bit after one step.
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(about) : "f"(product));
-  const float factor = __fmaf_rn(about, __fmaf_rn(-product, about, 1.0f), about);
-  bool usual = (product > kTiny) | (most == 0.0f);
-  usual &= __fmul_rn(most, factor) < 7.0f;
-  if constexpr (!kFastError) {
-    const float largest = __fmul_rn(s, c.amax);
-    usual &= (largest == 0.0f) | ((largest > 0x1p-80f) & (largest < 0x1p100f));
-    if (!usual) return false;  // A code might be none of the table's.
-    float value[2];            // What the codes of 1 and of 1.5 stand for.
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float whole = __fmul_rn(i == 0 ? s : __fmul_rn(s, 1.5f), c.amax);
-      const float near = __fmul_rn(whole, c.inverse_full);
-      value[i] = __fmaf_rn(__fmaf_rn(-near, c.full, whole), c.inverse_full, near);
-    }
-    put_value(table, 1, 0.5f * value[0]);
-#pragma unroll
-    for (int i = 0; i < 6; ++i) put_value(table, 2 + i, value[i % 2] * (1 << i / 2));
-  }
-  float error = 0.0f;
+template <bool kSquares>
+__device__ __forceinline__ Candidate try_factor(const float (&x)[16], const float (&bound)[16],
+                                                float factor) {
+  Candidate candidate;
+  float sum[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    uint32_t code[8];
+    uint32_t part[2];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float magnitude = fabsf(x[half * 8 + i]);
-      code[i] = e2m1_magnitude(__fmul_rn(magnitude, factor));
-      float stands_for;
-      if constexpr (kFastError) {
-        // As float32 with the exponents of E2M1 in the lowest places; the shift drops what is above
-        // the code.
-        const float decoded = __fmul_rn(__uint_as_float(code[i] << 22), 0x1p126f);
-        stands_for = __fmul_rn(decoded, s);
-      } else {
-        stands_for = value_of(table, code[i]);
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int i = 8 * half + 4 * k + odd;
+        const uint32_t pair = nearest_pair(__fmaf_rn(bound[i], factor, kBoundShift),
+                                           __fmaf_rn(bound[i + 2], factor, kBoundShift));
+        // In half precision the codes are what they stand for, times 2^-14.
+        const uint32_t codes = (pair + 0x01000100) & 0x0e000e00;
+        part[k] = odd ? product(codes, 16, part[k]) : codes;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float code = h ? Pair<F16>::high(codes) : Pair<F16>::low(codes);
+          const float d = __fmaf_rn(x[i + 2 * h], factor, -code);
+          sum[h] = kSquares ? __fmaf_rn(d, d, sum[h]) : __fadd_rn(sum[h], fabsf(d));
+        }
       }
-      // The error has the same magnitude without signs.
-      const float d =
-          __fsub_rn(stands_for, kFastError ? __fmul_rn(magnitude, c.global) : magnitude);
-      error = __fadd_rn(error, kSquares ? __fmul_rn(d, d) : fabsf(d));
     }
-    candidate.word[half] = sum_of_codes(code);
+    candidate.word[half] = __byte_perm(part[0], part[1], 0x7531);
   }
-  candidate.error = error;
-  return usual;
+  candidate.error = __fadd_rn(sum[0], sum[1]);
+  return candidate;
 }
 
-// The better one of two candidates, six where both are as good.
-template <bool kSquares, bool kFastError>
+// Codes of a block of magnitudes and their scale; false if the block needs the general way.
+template <bool kSquares>
 __device__ __forceinline__ bool choose_scale(const ChoiceScale &c, const float (&x)[16], float most,
-                                             uint32_t table, Candidate &best) {
+                                             uint32_t (&word)[2], uint32_t &scale) {
   // One correction step makes the last bit of the sixth right.
   const float near = __fmul_rn(most, 1.0f / 6.0f);
   const float sixth = __fmaf_rn(__fmaf_rn(-near, 6.0f, most), 1.0f / 6.0f, near);
   const float base = __fmul_rn(sixth, c.global);
-  Candidate four = {};
-  best = {};
-  bool usual = most == 0.0f || most > 0x1p-80f;
-  usual &= try_scale<kSquares, kFastError>(c, x, most, base, table, best);
-  usual &= try_scale<kSquares, kFastError>(c, x, most, __fmul_rn(base, 1.5f), table, four);
-  const bool better = four.error < best.error;
-  best.word[0] = better ? four.word[0] : best.word[0];
-  best.word[1] = better ? four.word[1] : best.word[1];
-  best.scale = better ? four.scale : best.scale;
-  return usual;
+  const float bases[4] = {base, __fmul_rn(base, 1.5f), 0.0f, 0.0f};
+  const uint32_t scales = encode_fp8x4<true>(bases);
+  uint32_t decoded, zeros;
+  decode_fp8x4<true>(scales, decoded, zeros);
+  const float s[2] = {Pair<F16>::low(decoded), Pair<F16>::high(decoded)};
+  float bound[16];  // BF16 magnitudes are as exact times 509/512.
+#pragma unroll
+  for (int i = 0; i < 16; ++i) bound[i] = __fmul_rn(x[i], kBoundScale * 0x1p14f);
+  Candidate tried[2];
+  float factor[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float product = fmaxf(__fmul_rn(s[i], c.inverse), 0x1p-100f);
+    float about;
+    // The reciprocal of a number in this range is exact to the last bit after one step.
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(about) : "f"(product));
+    factor[i] = __fmaf_rn(about, __fmaf_rn(-product, about, 1.0f), about);
+    tried[i] = try_factor<kSquares>(x, bound, __fmul_rn(factor[i], 0x1p-14f));
+  }
+  // The second scale is the larger one.
+  const bool usual = s[0] > 0.0f && __fmul_rn(most, factor[0]) < 7.0f;
+  float error[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    error[i] = __fmul_rn(kSquares ? __fmul_rn(s[i], s[i]) : s[i], tried[i].error);
+  }
+  const bool four = error[1] < error[0];
+  word[0] = four ? tried[1].word[0] : tried[0].word[0];
+  word[1] = four ? tried[1].word[1] : tried[0].word[1];
+  scale = four ? scales >> 8 & 0xff : scales & 0xff;
+  const float largest = kSquares ? __fmul_rn(s[1], s[1]) : s[1];
+  const float off = __fmaf_rn(largest, c.off, __fmul_rn(__fadd_rn(error[0], error[1]), kOffAdded));
+  return (usual & (fabsf(__fsub_rn(error[0], error[1])) > off)) | (most == 0.0f);
 }
 
-template <bool kSquares, bool kFastError>
-__global__ void __launch_bounds__(kThreads, 2)
+// What joins codes of choose_scale with whole bytes of signs.
+__device__ __forceinline__ uint32_t signed_codes(uint32_t codes, uint32_t even, uint32_t odd) {
+  const uint32_t signs = (odd & 0xf0f0f0f0) | (even & 0x0f0f0f0f);
+  return codes >> 1 | (signs & 0x88888888);
+}
+
+// A block of a row or of a column of a tile in shared memory, by a warp: half of it tries each
+// scale, with an element for each lane.
+__device__ __forceinline__ void cast_by_definition(const Problem &p, const uint32_t *tile,
+                                                   const Member &member, size_t row0, size_t col0,
+                                                   bool colwise, unsigned line, unsigned block) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  const NVTEXNvfp4Lines &lines = colwise ? a.colwise : a.rowwise;
+  const unsigned lane = threadIdx.x % 32, i = lane % 16, at = block * 16 + i;
+  const unsigned r = colwise ? at : line, c = colwise ? line : at;
+  const float x = Pair<BF16>::high(tile[word_of(r, c / 2)] << (c % 2 ? 0 : 16));
+  const float most = most_of_tile(fmaxf(0.0f, fabsf(x)));  // Without NaN.
+  const float *amax = amax_of(lines, member);
+  float global;
+  const Nvfp4Scale scale = scale_of(a, amax, global);
+  const float six = __fmul_rn(__fdiv_rn(most, 6.0f), global);
+  const uint32_t scale_code = encode_e4m3(fminf(lane < 16 ? six : __fmul_rn(six, 1.5f), 448.0f));
+  const uint32_t code = encode_e2m1(__fmul_rn(x, nvfp4_multiplier(scale_code, scale)));
+  const Distance distance(a, scale_code, amax != nullptr ? *amax : 0.0f, global);
+  const float own = distance(x, code);
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < 16; ++k) sum = __fadd_rn(sum, __shfl_sync(0xffffffffu, own, k, 16));
+  const bool four = __shfl_sync(0xffffffffu, sum, 16) < __shfl_sync(0xffffffffu, sum, 0);
+  const uint32_t part = (lane >= 16) == four ? code << 4 * (i % 8) : 0;
+  const uint32_t word[2] = {__reduce_or_sync(0xffffffffu, i < 8 ? part : 0),
+                            __reduce_or_sync(0xffffffffu, i < 8 ? 0 : part)};
+  if (lane != (four ? 16 : 0)) return;
+  const size_t stride = colwise ? stride_of(a, member) : lines.scale_stride;
+  const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
+  const size_t of_line = colwise ? col0 + line : row0 + line;
+  const size_t from = (colwise ? row0 - member.first : col0) + block * 16;
+  const size_t length = colwise ? member.rows : a.cols;
+  const size_t before = colwise ? member.first * a.cols : 0;
+  store_bytes<8>(static_cast<uint8_t *>(lines.data) + (before + of_line * length + from) / 2, word);
+  static_cast<uint8_t *>(lines.scales)[before / 16 + scales.index(of_line, from / 16)] =
+      static_cast<uint8_t>(scale_code);
+}
+
+template <bool kSquares>
+__global__ void __launch_bounds__(kThreads, kChoiceBlocks)
     nvfp4_choice_kernel(const __grid_constant__ Problem p) {
   using In = BF16;
   const NVTEXNvfp4QuantizeArgs &a = p.a;
-  __shared__ union alignas(16) {
-    uint32_t tile[kSide * kSide / 2];
-    General general;
-  } shared;
-  __shared__ float values[kFastError ? 1 : 8][kThreads];
-  uint32_t *const tile = shared.tile;
-  const auto table = static_cast<uint32_t>(__cvta_generic_to_shared(&values[0][threadIdx.x]));
-  if (!kFastError) values[0][threadIdx.x] = 0.0f;
+  __shared__ alignas(16) uint32_t tile[kSide * kSide / 2];
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
@@ -154,24 +186,35 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = 0; i < 8; ++i) store_bytes<16>(to + i * (kSide / 2), x[i].w);
   }
   __syncthreads();
-  bool usual = true;
   auto scale_for = [&](const NVTEXNvfp4Lines &lines) {
     ChoiceScale c;
     const float *amax = amax_of(lines, member);
-    c.scale = scale_of(a, amax, c.global);
-    c.amax = amax != nullptr ? *amax : 0.0f;
-    c.full = 6.0f * a.e4m3_max;
-    c.inverse_full = __frcp_rn(c.full);
-    usual &= usual_scale(c.scale, false, c.global);
+    c.inverse = scale_of(a, amax, c.global).inverse;
+    // Elsewhere errors are not those in steps of the scale, or factors leave the range.
+    const bool usual = amax != nullptr && *amax > 0x1p-60f && *amax < 0x1p60f;
+    c.off = usual ? kOff<kSquares> * (kSquares ? 0x1p-28f : 0x1p-14f) : __int_as_float(0x7f800000);
     return c;
   };
+  // Blocks of rows and of columns that need the general way, a bit each.
+  unsigned unsure = 0;
+  const unsigned block = threadIdx.x % 8, first_row = threadIdx.x / 8;
+  const unsigned group = threadIdx.x % 32 / 4, first_pair = threadIdx.x / 32 * 4 + threadIdx.x % 4;
+  constexpr unsigned kRowStep = kThreads / 8, kPairStep = kThreads / 8;
+  constexpr unsigned kRowSteps = kSide / kRowStep, kPairSteps = kSide / 2 / kPairStep;
   if (a.rowwise.data != nullptr) {
     const ChoiceScale c = scale_for(a.rowwise);
     const size_t stride = a.rowwise.scale_stride;
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
-    const unsigned block = threadIdx.x % 8;
+    uint8_t *codes_out = static_cast<uint8_t *>(a.rowwise.data) +
+                         ((row0 + first_row) * a.cols + col0) / 2 + block * 8;
+    uint8_t *scales_out = static_cast<uint8_t *>(a.rowwise.scales) +
+                          scales.index(row0 + first_row, col0 / 16 + block);
+    // Also in tiles, the scales of rows that are 32 apart have one distance.
+    static_assert(kRowStep == 32, "a quarter of a tile of scales");
+    const unsigned scale_step = a.swizzled ? 4 : kRowStep * static_cast<unsigned>(stride);
 #pragma unroll 1
-    for (unsigned row = threadIdx.x / 8; row < kSide; row += kThreads / 8) {
+    for (unsigned n = 0; n < kRowSteps; ++n) {
+      const unsigned row = first_row + n * kRowStep;
       uint32_t w[8];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -185,36 +228,43 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         most = Pair<In>::larger(most, w[i]);
-        x[2 * i] = Pair<In>::low(w[i]), x[2 * i + 1] = Pair<In>::high(w[i]);
+        const uint32_t magnitudes = w[i] & 0x7fff7fff;
+        x[2 * i] = Pair<In>::low(magnitudes), x[2 * i + 1] = Pair<In>::high(magnitudes);
       }
-      Candidate best;
-      usual &= choose_scale<kSquares, kFastError>(c, x, largest_of<In>(most), table, best);
+      uint32_t word[2], scale;
+      const bool sure = choose_scale<kSquares>(c, x, largest_of<In>(most), word, scale);
       if (row >= rows || block * 16 >= cols) continue;
+      if (!sure) unsure |= 1u << n;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t *v = w + half * 4;
         // Bytes 1 and 3 of each word have the signs of its elements.
         const uint32_t low = __byte_perm(v[0], v[1], 0x7351);
         const uint32_t high = __byte_perm(v[2], v[3], 0x7351);
-        best.word[half] = with_signs(best.word[half], __byte_perm(low, high, 0x5410),
-                                     __byte_perm(low, high, 0x7632));
+        word[half] =
+            signed_codes(word[half], sign_bytes(low, high, false), sign_bytes(low, high, true));
       }
-      store_bytes<8>(
-          static_cast<uint8_t *>(a.rowwise.data) + ((row0 + row) * a.cols + col0 + block * 16) / 2,
-          best.word);
-      static_cast<uint8_t *>(a.rowwise.scales)[scales.index(row0 + row, col0 / 16 + block)] =
-          static_cast<uint8_t>(best.scale);
+      store_bytes<8>(codes_out, word);
+      *scales_out = static_cast<uint8_t>(scale);
+      codes_out += kRowStep / 2 * pitch, scales_out += scale_step;
     }
   }
   if (a.colwise.data != nullptr) {
     const ChoiceScale c = scale_for(a.colwise);
     const size_t stride = stride_of(a, member);
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
-    const unsigned group = threadIdx.x % 32 / 4;
-    const size_t in_member = row0 - member.first + group * 16;
+    const size_t in_member = row0 - member.first + group * 16, column0 = col0 + 2 * first_pair;
+    uint8_t *codes_out = static_cast<uint8_t *>(a.colwise.data) + member.first * a.cols / 2 +
+                         (column0 * member.rows + in_member) / 2;
+    uint8_t *scales_out = static_cast<uint8_t *>(a.colwise.scales) + member.first * a.cols / 16 +
+                          scales.index(column0, in_member / 16);
+    // Also in tiles, the scales of columns that are 64 apart have one distance.
+    const unsigned step = static_cast<unsigned>(member.rows) / 2;
+    const unsigned scale_step = a.swizzled ? 16 : static_cast<unsigned>(stride);
+    const unsigned scale_jump = a.swizzled ? 8 : 64 * static_cast<unsigned>(stride);
 #pragma unroll 1
-    for (unsigned pair = threadIdx.x / 32 * 4 + threadIdx.x % 4; pair < kSide / 2;
-         pair += kSide / 4) {
+    for (unsigned n = 0; n < kPairSteps; ++n) {
+      const unsigned pair = first_pair + n * kPairStep;
       const uint32_t *const from = tile + word_of(group * 16, pair);
       uint32_t w[16], most = 0;
 #pragma unroll
@@ -223,42 +273,46 @@ __global__ void __launch_bounds__(kThreads, 2)
         most = Pair<In>::larger(most, w[k]);
       }
       most &= 0x7fff7fff;
-#pragma unroll 1
+#pragma unroll
       for (int h = 0; h < 2; ++h) {
         float x[16];
 #pragma unroll
-        for (int k = 0; k < 16; ++k) x[k] = Pair<In>::high(w[k] << (h ? 0 : 16));
-        Candidate best;
-        usual &= choose_scale<kSquares, kFastError>(c, x, Pair<In>::high(most << (h ? 0 : 16)),
-                                                    table, best);
+        for (int k = 0; k < 16; ++k) x[k] = Pair<In>::high((w[k] & 0x7fff7fff) << (h ? 0 : 16));
+        uint32_t word[2], scale;
+        const bool sure =
+            choose_scale<kSquares>(c, x, Pair<In>::high(most << (h ? 0 : 16)), word, scale);
         if (2 * pair >= cols || group * 16 >= rows) continue;
+        if (!sure) unsure |= 1u << (kRowSteps + 2 * n + h);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           // The signs of this column: byte 1 or 3 of each word.
-          uint32_t sign[2];
-          const unsigned bytes = h ? 0x0073 : 0x0051;
-#pragma unroll
-          for (int odd = 0; odd < 2; ++odd) {
-            const uint32_t *v = w + half * 8 + odd;
-            sign[odd] =
-                __byte_perm(__byte_perm(v[0], v[2], bytes), __byte_perm(v[4], v[6], bytes), 0x5410);
-          }
-          best.word[half] = with_signs(best.word[half], sign[0], sign[1]);
+          const uint32_t *v = w + half * 8;
+          const uint32_t even0 = __byte_perm(v[0], v[2], 0x7351);
+          const uint32_t even1 = __byte_perm(v[4], v[6], 0x7351);
+          const uint32_t odd0 = __byte_perm(v[1], v[3], 0x7351);
+          const uint32_t odd1 = __byte_perm(v[5], v[7], 0x7351);
+          word[half] =
+              signed_codes(word[half], sign_bytes(even0, even1, h), sign_bytes(odd0, odd1, h));
         }
-        const size_t line = col0 + 2 * pair + h;
-        store_bytes<8>(static_cast<uint8_t *>(a.colwise.data) + member.first * a.cols / 2 +
-                           (line * member.rows + in_member) / 2,
-                       best.word);
-        static_cast<uint8_t *>(
-            a.colwise.scales)[member.first * a.cols / 16 + scales.index(line, in_member / 16)] =
-            static_cast<uint8_t>(best.scale);
+        store_bytes<8>(codes_out + h * step, word);
+        scales_out[h * scale_step] = static_cast<uint8_t>(scale);
       }
+      codes_out += 64 * step, scales_out += scale_jump;
     }
   }
-  if (!__syncthreads_or(!usual)) return;
-  for (int part = 0; part < 4; ++part) {
-    general_tile<In, false>(p, row0 + part / 2 * kTile, col0 + part % 2 * kTile, shared.general);
-    __syncthreads();
+  __syncwarp();  // What the block's thread stored comes before.
+  const unsigned lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (unsigned lanes; (lanes = __ballot_sync(0xffffffffu, unsure != 0)) != 0;) {
+    const unsigned of = __ffs(lanes) - 1, thread = threadIdx.x - lane + of;
+    const unsigned bit = __shfl_sync(0xffffffffu, __ffs(unsure) - 1, of);
+    if (lane == of) unsure &= unsure - 1;
+    const bool colwise = bit >= kRowSteps;
+    const unsigned n = (bit - kRowSteps) / 2, h = (bit - kRowSteps) % 2;
+    const unsigned line = colwise ? 2 * (thread / 32 * 4 + thread % 4 + n * kPairStep) + h
+                                  : thread / 8 + bit * kRowStep;
+    cast_by_definition(p, tile, member, row0, col0, colwise, line,
+                       colwise ? thread % 32 / 4 : thread % 8);
   }
 }
 

@@ -61,33 +61,53 @@ __device__ __forceinline__ float sum_of_tile(float sum) {
   return sum;
 }
 
-// One of the two candidates of 4over6. Returns its error.
-__device__ float candidate(const NVTEXNvfp4QuantizeArgs &a, const float (&x)[16], float base,
-                           float amax, float global, const Nvfp4Scale &scale, Codes &codes) {
-  codes.scale = encode_e4m3(fminf(base, 448.0f));
-  const float s = decode_e4m3(codes.scale), factor = nvfp4_multiplier(codes.scale, scale);
-  float y[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) y[i] = __fmul_rn(x[i], factor);
-  pack(y, codes.word);
-  const float full = 6.0f * a.e4m3_max, rcp = __frcp_rn(full);
-  const float largest = __fmul_rn(s, amax);
-  const bool usual = largest == 0.0f || (largest > 0x1p-80f && largest < 0x1p100f);
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float value = __fmul_rn(decode_e2m1(codes.word[i / 8] >> (i % 8 * 4) & 15), s);
+// One of the two candidates of 4over6: how far its codes are from elements.
+struct Distance {
+  bool squares, fast, usual;
+  float s, amax, global, full, rcp;
+
+  __device__ __forceinline__ Distance(const NVTEXNvfp4QuantizeArgs &a, uint32_t scale, float amax,
+                                      float global)
+      : squares(a.choice == NVTEX_NVFP4_LEAST_SQUARES),
+        fast(a.fast_error),
+        s(decode_e4m3(scale)),
+        amax(amax),
+        global(global),
+        full(6.0f * a.e4m3_max) {
+    rcp = __frcp_rn(full);
+    const float largest = __fmul_rn(s, amax);
+    usual = largest == 0.0f || (largest > 0x1p-80f && largest < 0x1p100f);
+  }
+  __device__ __forceinline__ float operator()(float x, uint32_t code) const {
+    const float value = __fmul_rn(decode_e2m1(code), s);
     float d;
-    if (a.fast_error) {
-      d = __fsub_rn(value, __fmul_rn(x[i], global));
+    if (fast) {
+      d = __fsub_rn(value, __fmul_rn(x, global));
     } else {
       // For 2688 and for 1536 one correction step makes the last bit of every quotient right.
       const float product = __fmul_rn(value, amax), about = __fmul_rn(product, rcp);
       const float quotient = usual ? __fmaf_rn(__fmaf_rn(-about, full, product), rcp, about)
                                    : __fdiv_rn(product, full);
-      d = __fsub_rn(quotient, x[i]);
+      d = __fsub_rn(quotient, x);
     }
-    sum = __fadd_rn(sum, a.choice == NVTEX_NVFP4_LEAST_SQUARES ? __fmul_rn(d, d) : fabsf(d));
+    return squares ? __fmul_rn(d, d) : fabsf(d);
+  }
+};
+
+// Its codes; returns the sum of the distances.
+__device__ float candidate(const NVTEXNvfp4QuantizeArgs &a, const float (&x)[16], float base,
+                           float amax, float global, const Nvfp4Scale &scale, Codes &codes) {
+  codes.scale = encode_e4m3(fminf(base, 448.0f));
+  const float factor = nvfp4_multiplier(codes.scale, scale);
+  float y[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) y[i] = __fmul_rn(x[i], factor);
+  pack(y, codes.word);
+  const Distance distance(a, codes.scale, amax, global);
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    sum = __fadd_rn(sum, distance(x[i], codes.word[i / 8] >> (i % 8 * 4) & 15));
   }
   return sum;
 }

@@ -1,9 +1,9 @@
 // Casts of BF16 to NVFP4 in both directions, of whole blocks that have one candidate for each
-// scale, rounded to nearest. A thread takes 8 neighbouring elements of 8 neighbouring rows, and
-// casts them in both directions in registers, 4 x 4 at a time. Two threads share a block of a row,
-// two others one of a column; the columns' codes go through shared memory for whole lines. Blocks
-// of threads stay for many tiles, and fetch the next one meanwhile. Rare tiles are cast in the
-// general way, as in nvfp4_tiles.cuh.
+// scale, rounded to nearest or by random bytes. A thread takes 8 neighbouring elements of 8
+// neighbouring rows, and casts them in both directions in registers, 4 x 4 at a time. Two threads
+// share a block of a row, two others one of a column; the columns' codes go through shared memory
+// for whole lines. Blocks of threads stay for many tiles, and fetch the next one meanwhile. Rare
+// tiles are cast in the general way, as in nvfp4_tiles.cuh.
 //
 // H200, 64M elements: 70 us, 69 % of the memory's rate, with scales in tiles 66 us, 74 %. An
 // element takes 20 instructions, half of which are of the pipe of logic, which does one in two
@@ -18,14 +18,34 @@ namespace {
 
 constexpr unsigned kPatchBlocks = 2;  // On a multiprocessor.
 
-// Codes of four magnitudes times 509/512 * 2^-14 (see to_bounds) in bytes 1 and 3.
-__device__ __forceinline__ uint32_t encode_four(const float (&x)[4], float factor) {
-  float y[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) y[i] = __fmaf_rn(x[i], factor, kBoundShift);
-  return join_pairs(nearest_pair(y[0], y[2]), nearest_pair(y[1], y[3]));
+// Magnitudes for encode_four. Those of BF16 are as exact times 509/512 (see to_bounds).
+template <bool kStochastic>
+__device__ __forceinline__ float scaled_magnitude(float x) {
+  return kStochastic ? fabsf(x) : __fmul_rn(fabsf(x), kBoundScale);
 }
 
+// Codes in bytes 1 and 3, by four random bytes or to nearest.
+template <bool kStochastic>
+__device__ __forceinline__ uint32_t encode_four(const float (&x)[4], float factor,
+                                                uint32_t random) {
+  float y[4];
+  if constexpr (kStochastic) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = __fmul_rn(x[i], factor);
+    return cut_four(y, random);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = __fmaf_rn(x[i], factor, kBoundShift);
+    return join_pairs(nearest_pair(y[0], y[2]), nearest_pair(y[1], y[3]));
+  }
+}
+
+// The random words of the 16 rows of a warp, for 4 elements each.
+struct alignas(16) WarpWords {
+  uint32_t rows[16][kSide / 16][4], columns[kSide][4];
+};
+
+template <bool kStochastic>
 struct PatchMemory {
   union {
     uint32_t next[8][kThreads][4];  // Of the next tile: each thread fetches what it takes.
@@ -39,16 +59,44 @@ struct PatchMemory {
     uint8_t codes[kSide / 16][kSide];
   } columns[2];
   Nvfp4Scale scale[2];  // Of rows and of columns.
+  RoundKeys keys;
+  uint64_t offset;  // Of the generator.
+  WarpWords random[kStochastic ? kThreads / 32 : 1];
 };
-static_assert(sizeof(PatchMemory) <= kSharedAnywhere, "fits every GPU");
+static_assert(sizeof(PatchMemory<true>) <= kSharedAnywhere, "fits every GPU");
 
+// A thread draws those of one block of each fourth row, and of four neighbouring columns.
+__device__ __forceinline__ void draw_words(const Generator &generator, const RoundKeys &keys,
+                                           uint64_t number, WarpWords &to) {
+  unsigned thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));  // Places of words are not kept in registers from tile to tile.
+  const unsigned lane = thread % 32, top = thread / 32 * 16;
+#pragma unroll
+  for (int colwise = 0; colwise < 2; ++colwise) {
+    Call calls[4];
+    Words words[4];
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      calls[k] = colwise ? tuned_call(number, 4, true, top, lane * 4 + k)
+                         : tuned_call(number, 4, false, top + lane / 8 + 4 * k, lane % 8 * 16);
+    }
+    generator.draw(calls, words, keys);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      store_bytes<16>(colwise ? to.columns[lane * 4 + k] : to.rows[lane / 8 + 4 * k][lane % 8],
+                      words[k].w);
+    }
+  }
+}
+
+template <bool kStochastic>
 __global__ void __launch_bounds__(kThreads, kPatchBlocks)
     nvfp4_patches_kernel(const __grid_constant__ Problem p) {
   using In = BF16;
   const NVTEXNvfp4QuantizeArgs &a = p.a;
   constexpr unsigned kBlocks = kSide / 16;
   extern __shared__ __align__(16) uint8_t memory[];
-  PatchMemory &shared = *reinterpret_cast<PatchMemory *>(memory);
+  auto &shared = *reinterpret_cast<PatchMemory<kStochastic> *>(memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
@@ -77,6 +125,12 @@ __global__ void __launch_bounds__(kThreads, kPatchBlocks)
         scale_of(a, (threadIdx.x == 0 ? a.rowwise : a.colwise).amax, global);
     usual_scales = usual_scale(shared.scale[threadIdx.x], false, global);
   }
+  WarpWords &random = shared.random[kStochastic ? threadIdx.x / 32 : 0];
+  if constexpr (kStochastic) {
+    const Generator generator(a);
+    shared.keys.set(generator.seed);
+    if (threadIdx.x == 0) shared.offset = generator.offset;
+  }
   usual_scales = __syncthreads_and(usual_scales);
   const size_t row_stride = a.rowwise.scale_stride, col_stride = a.colwise.scale_stride;
   const ScaleMatrix row_scales = {nullptr, row_stride, 1, a.swizzled ? (row_stride + 3) / 4 : 0, 0};
@@ -87,6 +141,12 @@ __global__ void __launch_bounds__(kThreads, kPatchBlocks)
   for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn ^= 1) {
     auto &columns = shared.columns[turn];
     const unsigned tile_row = row0, tile_col = col0;
+    if constexpr (kStochastic) {
+      const uint64_t number = tile_col / kSide + (tile_row + a.first_row) / kSide * tiles_across;
+      __syncwarp();
+      draw_words(Generator(shared.offset), shared.keys, number, random);
+      __syncwarp();
+    }
     Vec<In, 8> x[8];
     asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll
@@ -166,20 +226,22 @@ __global__ void __launch_bounds__(kThreads, kPatchBlocks)
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
             const uint32_t w = x[4 * g + r].w[2 * h + k];
-            // BF16 magnitudes are as exact times 509/512, which both directions need.
-            f[r][2 * k] = __fmul_rn(fabsf(Pair<In>::low(w)), kBoundScale);
-            f[r][2 * k + 1] = __fmul_rn(fabsf(Pair<In>::high(w)), kBoundScale);
+            f[r][2 * k] = scaled_magnitude<kStochastic>(Pair<In>::low(w));
+            f[r][2 * k + 1] = scaled_magnitude<kStochastic>(Pair<In>::high(w));
           }
         }
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-          const uint32_t four = encode_four(f[r], row_factor[r]);
+          const uint32_t drawn =
+              kStochastic ? random.rows[top % 16 + 4 * g + r][chunk / 2][2 * odd + h] : 0;
+          const uint32_t four = encode_four<kStochastic>(f[r], row_factor[r], drawn);
           row[r] = h == 0 ? four : __byte_perm(row[r], four, 0x7531);
         }
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const float line[4] = {f[0][c], f[1][c], f[2][c], f[3][c]};
-          const uint32_t four = encode_four(line, col_factor[4 * h + c]);
+          const uint32_t drawn = kStochastic ? random.columns[col + 4 * h + c][2 * lower + g] : 0;
+          const uint32_t four = encode_four<kStochastic>(line, col_factor[4 * h + c], drawn);
           uint32_t &word = column[4 * h + c];
           word = g == 0 ? four : __byte_perm(word, four, 0x7531);
         }
@@ -189,6 +251,7 @@ __global__ void __launch_bounds__(kThreads, kPatchBlocks)
         // Bytes 1 and 3 of each word have the signs of its elements.
         const uint32_t (&w)[4] = x[4 * g + r].w;
         const uint32_t a = __byte_perm(w[0], w[1], 0x7351), b = __byte_perm(w[2], w[3], 0x7351);
+        if constexpr (kStochastic) row[r] = at_most_seven(row[r]);
         const uint32_t word = with_sign_bytes(row[r], sign_bytes(a, b, 0), sign_bytes(a, b, 1));
         if (inside) *reinterpret_cast<uint32_t *>(codes_out) = word;
         codes_out += pitch / 2;
@@ -205,6 +268,7 @@ __global__ void __launch_bounds__(kThreads, kPatchBlocks)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         uint32_t &word = column[2 * j + h];
+        if constexpr (kStochastic) word = at_most_seven(word);
         word = with_sign_bytes(word, sign_bytes(pairs[0][0], pairs[0][1], h),
                                sign_bytes(pairs[1][0], pairs[1][1], h));
       }
@@ -239,8 +303,8 @@ __global__ void __launch_bounds__(kThreads, kPatchBlocks)
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
     for (int part = 0; part < 4; ++part) {
-      general_tile<In, true>(p, tile_row + part / 2 * kTile, tile_col + part % 2 * kTile,
-                             shared.general);
+      general_tile<In, !kStochastic>(p, tile_row + part / 2 * kTile, tile_col + part % 2 * kTile,
+                                     shared.general);
       __syncthreads();
     }
     if (tile + gridDim.x < tiles) fetch(tile + gridDim.x);

@@ -57,20 +57,23 @@ struct Call {
 };
 
 // Sequence and call of the generator for the words of the block that begins at (r, c) of a tile of
-// 128 rows and columns; of the variants without a transform.
+// 128 rows and columns: of the variant TUNED, with `calls` for a quarter of the tile.
+__device__ __forceinline__ Call tuned_call(uint64_t tile, unsigned calls, bool colwise, unsigned r,
+                                           unsigned c) {
+  const unsigned in_r = r % 64, in_c = c % 64, first = (r / 64 * 2 + c / 64) * calls;
+  if (colwise) {
+    const unsigned lane = in_c / 2, warp = (in_r / 16 + 4 - lane / 2 % 4) % 4;
+    return {32 * warp + lane + 128 * tile, first + 2 + c % 2, false};
+  }
+  const unsigned thread = in_r % 32 * 4 + in_c / 16;
+  return {thread + 128 * tile, first + in_r / 32, thread % 32 >= 16};
+}
+
+// The same of all variants without a transform.
 __device__ __forceinline__ Call call_in_tile(const NVTEXNvfp4QuantizeArgs &a, uint64_t tile,
                                              bool colwise, unsigned r, unsigned c) {
   const bool by_row = a.rowwise.data != nullptr, by_col = a.colwise.data != nullptr;
-  if (a.variant == NVTEX_NVFP4_TUNED) {
-    const unsigned in_r = r % 64, in_c = c % 64;
-    const unsigned sub = r / 64 * 2 + c / 64, calls = by_col ? 4 : 2;
-    if (colwise) {
-      const unsigned lane = in_c / 2, warp = (in_r / 16 + 4 - lane / 2 % 4) % 4;
-      return {32 * warp + lane + 128 * tile, sub * calls + 2 + c % 2, false};
-    }
-    const unsigned thread = in_r % 32 * 4 + in_c / 16;
-    return {thread + 128 * tile, sub * calls + in_r / 32, thread % 32 >= 16};
-  }
+  if (a.variant == NVTEX_NVFP4_TUNED) return tuned_call(tile, by_col ? 4 : 2, colwise, r, c);
   if (a.variant == NVTEX_NVFP4_SQUARE) {
     const unsigned calls = by_row && by_col ? 4 : 2;
     const unsigned call = r / 32 * calls + r % 32 / 16;
@@ -140,6 +143,8 @@ struct Generator {
   __device__ __forceinline__ explicit Generator(const NVTEXNvfp4QuantizeArgs &a)
       : seed(a.rng_state != nullptr ? a.rng_state[0] : 0),
         offset(a.rng_state != nullptr ? a.rng_state[1] : 0) {}
+  // For draw() alone.
+  __device__ __forceinline__ explicit Generator(uint64_t offset) : seed(0), offset(offset) {}
 
   // The random words of blocks, halves in order; `rounds` goes from counters to words.
   template <int N, class Rounds>

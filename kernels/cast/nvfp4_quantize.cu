@@ -165,13 +165,16 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
           return launch(nvfp4_squares_kernel, tiles, kThreads, stream, p);
         }
         if (args->rowwise.data != nullptr && args->colwise.data != nullptr && !args->square &&
-            !args->stochastic && !args->scaled_lines && !args->fast_math &&
-            args->hadamard == nullptr && args->offsets == nullptr) {
+            !args->scaled_lines && !args->fast_math && args->hadamard == nullptr &&
+            args->offsets == nullptr && (!args->stochastic || args->variant == NVTEX_NVFP4_TUNED)) {
           Device device;
           if (const cudaError_t error = current_device(&device)) return outcome(error);
           const unsigned resident = kPatchBlocks * static_cast<unsigned>(device.sm_count);
-          return launch_shared(nvfp4_patches_kernel, dim3(tiles.x < resident ? tiles.x : resident),
-                               kThreads, sizeof(PatchMemory), stream, p);
+          const dim3 grid(tiles.x < resident ? tiles.x : resident);
+          return args->stochastic ? launch_shared(nvfp4_patches_kernel<true>, grid, kThreads,
+                                                  sizeof(PatchMemory<true>), stream, p)
+                                  : launch_shared(nvfp4_patches_kernel<false>, grid, kThreads,
+                                                  sizeof(PatchMemory<false>), stream, p);
         }
         const bool rows = args->colwise.data == nullptr && !args->square && !args->stochastic;
         if (rows && !args->scaled_lines) {
@@ -202,10 +205,8 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
     }
     if constexpr (std::is_same_v<In, BF16>) {
       if (chooses_in_tiles(*args)) {
-        const bool squares = args->choice == NVTEX_NVFP4_LEAST_SQUARES, fast = args->fast_error;
-        const auto kernel =
-            squares ? (fast ? nvfp4_choice_kernel<true, true> : nvfp4_choice_kernel<true, false>)
-                    : (fast ? nvfp4_choice_kernel<false, true> : nvfp4_choice_kernel<false, false>);
+        const auto kernel = args->choice == NVTEX_NVFP4_LEAST_SQUARES ? nvfp4_choice_kernel<true>
+                                                                      : nvfp4_choice_kernel<false>;
         const size_t tiles = ceil_div(args->rows, kSide) * ceil_div(args->cols, kSide);
         return launch(kernel, dim3(static_cast<unsigned>(tiles)), kThreads, stream, p);
       }

@@ -176,25 +176,32 @@ __device__ __forceinline__ uint32_t join_pairs(uint32_t even, uint32_t odd) {
   return join_pairs(even, odd, 0x00800080, 0x08000800);
 }
 
+// The codes of four magnitudes, cut off after a random byte each was added, in bytes 1 and 3. A
+// step of E2M1 is 256 of the byte's: what carries out of the byte's places rounds up.
+__device__ __forceinline__ uint32_t cut_four(const float (&y)[4], uint32_t random) {
+  return join_pairs(cut_pair(y[0], y[2]), cut_pair(y[1], y[3]), random & 0x00ff00ff,
+                    product(__byte_perm(random, 0, 0x4341), 16));
+}
+// Eight codes; those that were rounded up from the largest one become it again.
+__device__ __forceinline__ uint32_t at_most_seven(uint32_t word) {
+  const uint32_t more = word & 0x88888888;
+  return word | (more - (more >> 3));
+}
+
 // Codes of eight magnitudes times a factor: to nearest, or by eight bytes.
 template <bool kStochastic>
 __device__ __forceinline__ uint32_t encode_magnitudes(const float (&x)[8], float factor,
                                                       uint32_t random0, uint32_t random1) {
   if constexpr (kStochastic) {
-    float y[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) y[i] = __fmul_rn(fabsf(x[i]), factor);
     uint32_t part[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // A step of E2M1 is 256 of the byte's: what carries out of the byte's places rounds up.
-      const uint32_t random = h ? random1 : random0;
-      part[h] = join_pairs(cut_pair(y[4 * h], y[4 * h + 2]), cut_pair(y[4 * h + 1], y[4 * h + 3]),
-                           random & 0x00ff00ff, product(__byte_perm(random, 0, 0x4341), 16));
+      float y[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) y[i] = __fmul_rn(fabsf(x[4 * h + i]), factor);
+      part[h] = cut_four(y, h ? random1 : random0);
     }
-    const uint32_t word = __byte_perm(part[0], part[1], 0x7531);
-    const uint32_t more = word & 0x88888888;
-    return word | (more - (more >> 3));
+    return at_most_seven(__byte_perm(part[0], part[1], 0x7531));
   } else {
     uint32_t part[2];
 #pragma unroll
