@@ -3,8 +3,8 @@
  * step is one graph; on a CPU it is float32. Under `nvtex-run -n N --gpus`, torchrun or mpirun
  * --tp N ranks share weights (--sp 1: also the rows between products), --cp N share sequences, and
  * others divide each batch, with --shard 2 also the optimizer's state, with --shard 3 the weights.
- * --experts N puts N of them in place of each MLP (a token takes two), which --ep N ranks share;
- * with --capacity F each takes at most F times the mean, and a step over ranks is one graph, too.
+ * --experts N replaces each MLP by N of them, of which a token takes two and --ep N ranks have
+ * parts; --capacity F limits each to F times the mean, so that such a step is one graph, too.
  * With --checkpoint PATH a run goes on where an earlier one, on any grid, has saved. */
 #include <ctype.h>
 #include <math.h>
@@ -14,9 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The program fails if a recipe ends (mean loss over the last tenth of the steps) further than this
- * from the first one, or has not lost this part of the first step's loss. */
-static const double kBound = 0.03, kFall = 0.1;
+static const double kBound = 0.03, kFall = 0.1; /* most off the first run, least fall of the loss */
 
 typedef struct {
   const char *text, *tokens, *checkpoint;
@@ -45,7 +43,6 @@ static double seconds(void) {
   timespec_get(&now, TIME_UTC);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
-
 static bool on_gpu(void) { return strcmp(nvtex_backend_name(), "cuda") == 0; }
 static NVTEDType main_dtype(void) { return on_gpu() ? kNVTEBFloat16 : kNVTEFloat32; }
 
@@ -73,7 +70,7 @@ static NVTEXModule new_model(const Options *o, const Run *run) {
   NVTEXLanguageModelConfig model;
   nvtex_language_model_config_init(&model, sizeof model);
   model.num_layers = o->layers, model.max_positions = o->sequence;
-  model.vocabulary_size = o->vocabulary;
+  model.vocabulary_size = o->vocabulary, model.workspace_limit = 2000000000; /* of logits */
   NVTEXTransformerLayerConfig *const layer = &model.layer;
   layer->hidden_size = o->hidden, layer->ffn_hidden_size = 4 * o->hidden;
   layer->num_attention_heads = o->heads, layer->dtype = main_dtype(), layer->seed = o->seed;
@@ -97,8 +94,7 @@ static NVTEXTrainer new_trainer(const Options *o, const Run *run) {
   optimizer.initial_masters = true;
   NVTEXDataParallelConfig ranks;
   nvtex_data_parallel_config_init(&ranks, sizeof ranks);
-  ranks.sharding = (NVTEXSharding)o->shard;
-  ranks.wire_dtype = main_dtype();
+  ranks.sharding = (NVTEXSharding)o->shard, ranks.wire_dtype = main_dtype();
   NVTEXTrainerConfig config;
   nvtex_trainer_config_init(&config, sizeof config);
   config.model = run->model, config.recipe = run->recipe;
@@ -153,12 +149,14 @@ static void train(const Options *o, Run *run) {
   for (size_t i = position.batches + 1; i <= o->steps; ++i) {
     nvtex_token_loader_next_on_device(run->loader, run->inputs[0], run->inputs[2], run->stream);
     nvtex_trainer_step(run->trainer, run->inputs, 3, NULL, run->stream);
+    const bool shown = i * 10 / o->steps != (i - 1) * 10 / o->steps;
+    if (i > 1 && i != warm && i < tail && !shown) continue; /* who reads a loss waits for it */
     const double loss = nvtex_trainer_loss(run->trainer, run->stream);
     if (i == 1) run->first = loss;
     if (i >= tail) run->last += loss / (double)(o->steps - tail + 1);
     if (i == warm) start = seconds(); /* what runs once does not count */
     if (i > warm) run->rate = (double)((i - warm) * o->batch * o->sequence) / (seconds() - start);
-    if (i * 10 / o->steps == (i - 1) * 10 / o->steps) continue;
+    if (!shown) continue;
     if (nvtex_communicator_rank(o->world) == 0) show_progress(o, run, i, loss);
     const double saving = seconds();
     checkpoint(o, run, true);
@@ -222,15 +220,11 @@ int main(int argc, char **argv) {
       number(argv, "--ep", "1"),          .world = nvtex_communicator_from_environment(NULL)};
   o.capacity = strtof(option(argv, "--capacity", "0"), NULL);
   const bool first_rank = nvtex_communicator_rank(o.world) == 0;
-  if (o.shard == 1 || o.shard > 3)
-    return fprintf(stderr, "--shard must be 0, 2 or 3, got %zu\n", o.shard), EXIT_FAILURE;
-  const NVTEXGridConfig sizes = {
-      .struct_size = sizeof sizes, .tp = o.tp, .cp = o.cp, .dp = o.dp, .ep = o.ep};
+  const NVTEXGridConfig sizes = {sizeof sizes, .tp = o.tp, .cp = o.cp, .dp = o.dp, .ep = o.ep};
   o.grid = nvtex_grid_create(o.world, &sizes);
   const NVTEXCommunicator replicas = nvtex_grid_communicator(o.grid, NVTEX_GRID_DP);
   const size_t own[] = {o.batch / (size_t)nvtex_communicator_size(replicas), o.sequence / o.cp};
-  char all[] = "bf16,delayed,current,block,mxfp8";
-  char *names = (char *)option(argv, "--recipes", all);
+  char all[] = "bf16,delayed,current,block,mxfp8", *names = (char *)option(argv, "--recipes", all);
   Run first = {0};
   bool good = true;
   for (char *name = strtok(names, ","); name != NULL; name = strtok(NULL, ",")) {

@@ -279,6 +279,39 @@ static void parts(const Setup *s) {
   nvtex_context_destroy(context);
 }
 
+static void limit_of_logits(void) {
+  if (!case_begin("A limit of the logits")) return;
+  const Setup plain = {"float32", -1, kNVTEFloat32, true, false, NVTEX_SHARDING_NONE, 0, 0};
+  float losses[2];
+  size_t most[2];
+  for (size_t i = 0; i < 2; i++) {
+    const NVTEXContext context = nvtex_context_create(NULL);
+    NVTEXLanguageModelConfig config = config_of(&plain);
+    config.vocabulary_size = 32768;
+    config.workspace_limit = i;  // 1 byte: the logits of 16 rows, the fewest, at a time.
+    const NVTEXModule model = nvtex_language_model_create(context, &config, NULL);
+    const size_t tokens[] = {32, LENGTH};
+    NVTETensor inputs[3] = {nvtex_array_create(kNVTEInt32, tokens, 2), NULL,
+                            nvtex_array_create(kNVTEInt32, tokens, 2)};
+    int32_t numbers[32 * LENGTH];
+    for (int k = 0; k < 32 * LENGTH; k++) numbers[k] = k * 37 % 32768;
+    for (int k = 0; k < 3; k += 2) nvtex_array_set(inputs[k], numbers, sizeof numbers, NULL);
+    const NVTETensor loss = nvtex_array_create(kNVTEFloat32, NULL, 0);
+    nvtex_module_forward(model, inputs, 3, &loss, 1, NULL, NULL, NULL);
+    nvtex_array_get(loss, &losses[i], sizeof losses[i], NULL);
+    NVTEXMemoryUse memory = {.struct_size = sizeof memory};
+    nvtex_context_memory(context, &memory);
+    most[i] = memory.most_scratch;
+    EXPECT_OK();
+    nvtex_array_destroy(inputs[0]), nvtex_array_destroy(inputs[2]), nvtex_array_destroy(loss);
+    nvtex_module_destroy(model);
+    nvtex_context_destroy(context);
+  }
+  CHECK(fabsf(losses[1] - losses[0]) < 1e-4f, "losses %g and %g", (double)losses[0],
+        (double)losses[1]);
+  CHECK(most[1] < most[0], "%zu and %zu bytes", most[0], most[1]);
+}
+
 static void refused(NVTEXContext context, const NVTEXTrainerConfig *config, const char *part,
                     const char *other) {
   CHECK(!nvtex_trainer_create(context, config, NULL), "a trainer");
@@ -369,6 +402,7 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < COUNT(setups); i++) steps(&setups[i]);
   parts(&setups[0]);
   parts(&setups[2]);
+  limit_of_logits();
   wrong_arguments();
   case_end();
   return test_end();

@@ -1368,9 +1368,13 @@ typedef struct NVTEXLanguageModelConfig {
    */
   bool tied_embeddings;
   /**
+   * Bytes that logits may take at a time, as of NVTEXLMHeadConfig.
+   */
+  size_t workspace_limit;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } NVTEXLanguageModelConfig;
 
 /**

@@ -54,7 +54,7 @@ fn pack(tree: &Tree, prefix: &Path, out: &Path, site: Option<&Path>) -> Result<S
 }
 
 /// Packs an installation, and tries each package in a folder of its own with the first program of the README; `full`
-/// fetches Conan.
+/// fetches Conan and rattler-build.
 pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     let work = tree.target.join("package-test");
     let out = tree.target.join("packages");
@@ -69,6 +69,7 @@ pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Resu
     command.env("CMAKE", setup::cmake(tree)?).env("PKG_CONFIG", setup::pkg_config(tree)?);
     if full {
         command.env("CONAN", setup::conan(tree)?);
+        command.env("RATTLER_BUILD", setup::rattler_build(tree)?);
     }
     let label = "the packages";
     report.lines(label, &process::capture(label, &mut command)?);

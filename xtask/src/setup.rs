@@ -151,6 +151,13 @@ const CONAN: Wheels = Wheels {
     program: "bin/conan",
     instead: "Conan 2",
 };
+/// rattler-build as a library of Python.
+const RATTLER_BUILD: Wheels = Wheels {
+    dir: "rattler-build-0.73.0",
+    packages: &["py-rattler-build==0.73.0"],
+    program: "rattler_build/__init__.py",
+    instead: "rattler-build",
+};
 const PKGCONF: Wheels = Wheels {
     dir: "pkgconf",
     packages: &["pkgconf==3.0.7.post0"],
@@ -239,6 +246,12 @@ pub fn torch(tree: &Tree) -> Result<PathBuf> {
 /// A Python program, which needs the folder above its own in PYTHONPATH.
 pub fn conan(tree: &Tree) -> Result<PathBuf> {
     ensure(tree, &CONAN)
+}
+
+/// The folder of Python packages that has rattler-build.
+pub fn rattler_build(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &RATTLER_BUILD)?;
+    Ok(tree.tools().join(RATTLER_BUILD.dir))
 }
 
 /// `cmake version 3.25.1` on the first line; 3.21 or newer, whose ctest writes JUnit reports.

@@ -34,8 +34,8 @@ pub struct Args {
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
     /// wrong arguments under valgrind beside AddressSanitizer, all C and C++ under UBSan, the library's own code under
     /// AddressSanitizer, threads under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20,
-    /// libnvte.a in a program, the library as wheels have it, and with JAX, LibTorch, candle, ONNX Runtime and Conan,
-    /// which are fetched
+    /// libnvte.a in a program, the library as wheels have it, and with JAX, LibTorch, candle, ONNX Runtime, Conan and
+    /// rattler-build, which are fetched
     #[arg(long)]
     full: bool,
 }

@@ -1976,8 +1976,10 @@ pub struct NVTEXLanguageModelConfig {
     pub layer: NVTEXTransformerLayerConfig,
     /// The head has the weight of the embedding. Default: true.
     pub tied_embeddings: bool,
+    /// Bytes that logits may take at a time, as of NVTEXLMHeadConfig.
+    pub workspace_limit: usize,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Angles of rotary embeddings.
@@ -6190,7 +6192,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel experts reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),
-        crate::layout!(NVTEXLanguageModelConfig: struct_size vocabulary_size max_positions num_layers layer tied_embeddings reserved),
+        crate::layout!(NVTEXLanguageModelConfig: struct_size vocabulary_size max_positions num_layers layer tied_embeddings workspace_limit reserved),
         crate::layout!(NVTEXRotaryConfig: struct_size base offset interpolation_factor pretrained_length interleaved),
         crate::layout!(NVTEXParameterPiece: whole part length counts),
         crate::layout!(NVTEXParameter: struct_size name shape dtype value quantized whole_shape shared_dimension num_pieces pieces),

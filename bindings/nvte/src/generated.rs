@@ -2230,6 +2230,12 @@ impl LanguageModelConfig {
         self.raw.tied_embeddings = value;
         self
     }
+
+    /// Bytes that logits may take at a time, as of NVTEXLMHeadConfig.
+    pub fn workspace_limit(mut self, value: usize) -> Self {
+        self.raw.workspace_limit = value;
+        self
+    }
 }
 
 impl Default for LanguageModelConfig {

@@ -956,7 +956,8 @@ class NVTEXLanguageModelConfig(Structure):
         ("num_layers", c_size_t),
         ("layer", NVTEXTransformerLayerConfig),
         ("tied_embeddings", c_bool),
-        ("reserved", c_uint64 * 4),
+        ("workspace_limit", c_size_t),
+        ("reserved", c_uint64 * 3),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}

@@ -327,6 +327,7 @@ class LanguageModelConfig(TypedDict, total=False):
     num_layers: int
     layer: TransformerLayerConfig
     tied_embeddings: bool
+    workspace_limit: int
 
 
 class RotaryConfig(TypedDict, total=False):
@@ -1252,6 +1253,7 @@ class LanguageModel(Module):
     - num_layers
     - layer: Each of the layers. Its sizes, dtype, norm, seed, deviations and ranks are those of the whole model: seeds of the parts follow from it and differ, and the deviation of what is added to residuals (`output_init_std`, also of `experts`) is divided by `sqrt(2 num_layers)`. It is no decoder, and has no name. Default of `qkv_format` here: NVTE_BSHD, for tokens `[batch, length]`.
     - tied_embeddings: The head has the weight of the embedding. Default: true.
+    - workspace_limit: Bytes that logits may take at a time, as of NVTEXLMHeadConfig.
     """
 
     _config = _abi.NVTEXLanguageModelConfig
@@ -1267,6 +1269,7 @@ class LanguageModel(Module):
         num_layers: int | None = None,
         layer: TransformerLayerConfig | None = None,
         tied_embeddings: bool | None = None,
+        workspace_limit: int | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -1275,6 +1278,7 @@ class LanguageModel(Module):
             "num_layers": num_layers,
             "layer": layer,
             "tied_embeddings": tied_embeddings,
+            "workspace_limit": workspace_limit,
         })
 
 

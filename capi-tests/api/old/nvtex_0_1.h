@@ -431,7 +431,8 @@ typedef struct NVTEXLanguageModelConfig_0_1 {
   size_t num_layers;
   struct NVTEXTransformerLayerConfig_0_1 layer;
   bool tied_embeddings;
-  uint64_t reserved[4];
+  size_t workspace_limit;
+  uint64_t reserved[3];
 } NVTEXLanguageModelConfig_0_1;
 
 typedef struct NVTEXRotaryConfig_0_1 {

@@ -87,8 +87,10 @@ pub struct NVTEXLanguageModelConfig {
     pub layer: NVTEXTransformerLayerConfig,
     /// The head has the weight of the embedding. Default: true.
     pub tied_embeddings: MaybeUninit<bool>,
+    /// Bytes that logits may take at a time, as of NVTEXLMHeadConfig.
+    pub workspace_limit: usize,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -237,6 +239,7 @@ config!(NVTEXLanguageModelConfig {
     num_layers,
     layer,
     tied_embeddings,
+    workspace_limit,
     reserved
 });
 
@@ -250,7 +253,8 @@ impl Default for NVTEXLanguageModelConfig {
             num_layers: 0,
             layer: NVTEXTransformerLayerConfig { qkv_format: format, ..Default::default() },
             tied_embeddings: MaybeUninit::new(true),
-            reserved: [0; 4],
+            workspace_limit: 0,
+            reserved: [0; 3],
         }
     }
 }
@@ -623,6 +627,7 @@ pub(crate) unsafe fn language_model(
         }
         parts.add(context, &norm, stream).map_err(of_layer)?;
         let head = NVTEXLMHeadConfig {
+            workspace_limit: config.workspace_limit,
             vocabulary_size: config.vocabulary_size,
             hidden_size: mlp.hidden_size,
             dtype: mlp.dtype,
