@@ -66,7 +66,7 @@ pub(crate) struct SigmoidLinear {
 impl SigmoidLinear {
     pub(crate) const GELU: Self =
         Self { t1: -2.302_208_2, t3: -0.102_943_25, d1: 1.595_769_2, d3: 0.214_064_46, far: 9.9 };
-    const SILU: Self = Self::linear(1.0);
+    pub(crate) const SILU: Self = Self::linear(1.0);
     const QGELU: Self = Self::linear(1.702);
 
     const fn linear(z1: f32) -> Self {

@@ -528,6 +528,18 @@ static void cases_tiles(void) {
       check_net(&n, NULL, i == 1 ? kNVTEBFloat16 : kNVTEFloat32, i == 2);
     }
   }
+  for (int i = 0; i < 8; i++) {
+    Net n = {.kind = NORM_MLP, .dtype = kNVTEBFloat16, .rows = 256, .hidden = 640, .wide = 448};
+    n.gated = i & 1;
+    n.activation = n.gated ? SWIGLU : GELU;
+    n.bias = !n.gated && i != 2;
+    Recipe recipe = kRecipes[i / 4];
+    recipe.forward *= 1.6;
+    recipe.backward *= 1.6;
+    if (case_begin("%s in whole tiles, %s %d", n.gated ? "swiglu" : "gelu", recipe.name, i)) {
+      check_net(&n, &recipe, i & 2 ? kNVTEBFloat16 : kNVTEFloat32, i & 2);
+    }
+  }
 }
 
 static void cases_recipes(void) {

@@ -389,6 +389,7 @@ AT(NVTEXGemmArgs, transb, 233);
 AT(NVTEXGemmArgs, split_accumulator, 234);
 AT(NVTEXGemmArgs, sm_count, 236);
 AT(NVTEXGemmArgs, aux_slope, 240);
+AT(NVTEXGemmArgs, d_columns, 248);
 AT(NVTEXGemmScales, inv, 0);
 AT(NVTEXGemmScales, stride, 8);
 AT(NVTEXGemmScales, mode, 16);
@@ -1050,6 +1051,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1042 fields\n");
+  printf("1043 fields\n");
   return 0;
 }

@@ -276,6 +276,9 @@ fn epilogue(epilogue: GemmEpilogue) -> cublasLtEpilogue_t {
         GemmEpilogue::NVTEX_EPILOGUE_BGRAD => CUBLASLT_EPILOGUE_BGRADB,
         GemmEpilogue::NVTEX_EPILOGUE_DGELU => CUBLASLT_EPILOGUE_DGELU,
         GemmEpilogue::NVTEX_EPILOGUE_DGELU_BGRAD => CUBLASLT_EPILOGUE_DGELU_BGRAD,
+        GemmEpilogue::NVTEX_EPILOGUE_SWIGLU | GemmEpilogue::NVTEX_EPILOGUE_DSWIGLU => {
+            unreachable!("products with slopes are not cuBLASLt's")
+        }
     }
 }
 
@@ -757,6 +760,7 @@ mod tests {
             split_accumulator: false,
             sm_count: 0,
             aux_slope: false,
+            d_columns: std::ptr::null_mut(),
         }
     }
 

@@ -146,7 +146,8 @@ pub(super) fn table() -> Result<&'static OpTable, String> {
 unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome {
     // SAFETY: as promised by the caller.
     let args = unsafe { &*args };
-    let scale_inv = |()| match args.scale_inv_d.is_null() {
+    // The kernel that writes D's columns has written this as well.
+    let scale_inv = |()| match args.scale_inv_d.is_null() || !args.d_columns.is_null() {
         true => Ok(()),
         false => {
             // SAFETY: both are device floats.
@@ -209,7 +210,7 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     let narrow = || done(unsafe { nvte_cuda_narrow_gemm(args, stream) });
     // SAFETY: the arguments are checked.
     let gelu = || done(unsafe { nvte_cuda_gelu_product(args, stream) });
-    // No other kernel knows the derivative of GELU as an operand.
+    // No other kernel knows derivatives of activations as operands.
     if args.aux_slope {
         return gelu();
     }

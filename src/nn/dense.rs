@@ -207,6 +207,16 @@ impl DenseTape {
     }
 }
 
+/// The derivatives of an activation that products apply.
+#[derive(Clone, Copy)]
+pub struct Slopes<'a> {
+    pub slopes: &'a Tensor,
+    /// SwiGLU, else GELU.
+    pub gated: bool,
+    /// Where the sums of the columns of the gradient of its input go, without `gated`.
+    pub sums: Option<&'a QTensor>,
+}
+
 /// Where the gradient of a layer's input goes.
 #[derive(Clone, Copy)]
 struct Dx<'a> {
@@ -220,21 +230,20 @@ struct Dx<'a> {
     rows: Rows<'a>,
     /// The layer's input, if it comes from other ranks again.
     input: Option<(&'a OwnRows, &'a Gathered<'a>)>,
-    /// The derivative of GELU, if that was applied before the layer, and where the sums of the gradient's columns go:
-    /// the gradient is that of GELU's input.
-    gelu: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    /// The derivatives of an activation, if that was applied before the layer: the gradient is that of its input.
+    slopes: Option<Slopes<'a>>,
 }
 
 impl Dx<'_> {
     const NONE: Self =
-        Self { to: None, add: None, sum: None, rows: Rows::Here, input: None, gelu: None };
+        Self { to: None, add: None, sum: None, rows: Rows::Here, input: None, slopes: None };
 }
 
 /// The gradient of a layer's output.
 pub enum Grad<'a> {
     Ready(&'a Tensor),
     /// With the sums of its columns, as [`Dense::bias_sums`] or [`Dense::grad_sums`] has made room for them; none: the
-    /// bias gets no gradient here.
+    /// bias gets no gradient here. It may be cast already.
     Summed(&'a Tensor, Option<&'a QTensor>),
     /// `f'(input) * grad`
     Activation {
@@ -714,49 +723,104 @@ impl Dense {
         Ok(tape)
     }
 
-    /// Whether products of so many rows may have GELU behind them ([`Self::forward_gelu`]), and those of the layer
-    /// behind that its derivative ([`Self::backward_gelu`]).
-    pub fn fuses_gelu(&mut self, run: &Run, behind: &mut Self, rows: usize) -> Result<bool> {
-        if self.dtype != kNVTEBFloat16 || !op::gemm::fuses_gelu((self.outputs, rows, self.inputs))?
-        {
+    /// Whether products of so many rows may have GELU, or with `gated` SwiGLU, behind them ([`Self::forward_active`]),
+    /// and those of the layer behind that its derivative ([`Self::backward_active`]).
+    pub fn fuses(
+        &mut self,
+        run: &Run,
+        behind: &mut Self,
+        rows: usize,
+        gated: bool,
+    ) -> Result<bool> {
+        if self.dtype != kNVTEBFloat16 {
             return Ok(false);
         }
-        for layer in [&mut *self, &mut *behind] {
-            let active = layer.prepare(run)?;
-            let plain = active.quantizers.iter().all(Quantizer::is_none);
-            if !plain || layer.share.is_some() || layer.again != Again::Nothing {
-                return Ok(false);
-            }
+        let ready = |layer: &Self| layer.share.is_none() && layer.again == Again::Nothing;
+        if !ready(self) || !ready(behind) {
+            return Ok(false);
         }
-        op::gemm::fuses_gelu((behind.inputs, rows, behind.outputs))
+        let (active, next) = (self.prepare(run)?, behind.prepare(run)?);
+        let sizes = [(behind.inputs, rows, self.inputs), (behind.inputs, rows, behind.outputs)];
+        let all =
+            |f: fn(&Quantizer) -> bool| active.quantizers.iter().chain(&next.quantizers).all(f);
+        if all(Quantizer::is_none) {
+            return Ok(!gated
+                && op::gemm::fuses_gelu(sizes[0])?
+                && op::gemm::fuses_gelu(sizes[1])?);
+        }
+        let quantized = |active: &Active| {
+            !active.calibrating && active.backward() == BackwardOperands::Quantized
+        };
+        let [input, weight, _] = next.quantizers;
+        let e4m3 = [input, weight, active.quantizers[0], active.quantizers[1]];
+        let same_grads = active.quantizers[2].dtype == next.quantizers[2].dtype;
+        let trained = |layer: &Self| run.training && layer.weight.grad.is_some();
+        Ok(all(Quantizer::is_delayed)
+            && quantized(&active)
+            && quantized(&next)
+            && e4m3.iter().all(|quantizer| quantizer.dtype == kNVTEFloat8E4M3)
+            && same_grads
+            && !active.split(0)
+            && next.split(1)
+            && trained(self)
+            && trained(behind)
+            && !(gated && self.bias.is_some())
+            && op::gemm::fuses_activation_in_fp8(sizes[0])?
+            && op::gemm::fuses_activation_in_fp8(sizes[1])?)
     }
 
-    /// `y = gelu(x W^T + b)`, with the derivative in `slope`.
-    pub fn forward_gelu(
+    /// Room for the operand of this layer that [`Self::forward_active`] of the layer before writes: none in high
+    /// precision.
+    pub fn room_for_input(&mut self, run: &Run, rows: usize) -> Result<QTensor> {
+        let active = self.prepare(run)?;
+        let quantizer = active.quantizer(Role::Input);
+        let shape = (rows, self.inputs);
+        if quantizer.is_none() {
+            return QTensor::plain(run, shape, self.dtype, Lifetime::Tape);
+        }
+        let slot = active.slot(Role::Input, true);
+        let usage = Usage { rowwise: true, colwise: true };
+        quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Tape)
+    }
+
+    /// Room for the gradient of this layer's output that [`Self::backward_active`] of the layer behind writes.
+    pub fn room_for_grad(&self, run: &Run, tape: &DenseTape) -> Result<QTensor> {
+        let quantizer = tape.active.quantizer(Role::GradOutput);
+        let shape = (tape.rows, self.outputs);
+        if quantizer.is_none() {
+            return QTensor::plain(run, shape, self.dtype, Lifetime::Scratch);
+        }
+        let slot = tape.active.slot(Role::GradOutput, true);
+        let usage = Usage { rowwise: true, colwise: true };
+        quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Scratch)
+    }
+
+    /// `y = f(x W^T + b)`, with the derivatives in `slopes`; y is cast if its tensor has scales.
+    pub fn forward_active(
         &mut self,
         run: &Run,
         rows: usize,
         source: &Source,
-        (slope, y): (&Tensor, &Tensor),
+        slopes: Slopes,
+        y: &Tensor,
     ) -> Result<Box<DenseTape>> {
         let active = self.prepare(run)?;
         self.note(run, &active);
         let result = Some((y, None, Rows::Here));
-        self.forward_as(run, active, rows, source, None, result, Some(slope))
+        self.forward_as(run, active, rows, source, None, result, Some(slopes))
     }
 
-    /// As [`Self::backward`], where x was GELU of something, with the derivative in `slope`: `dx` is the gradient of
-    /// that, and the sums of its columns go to `sums`.
-    pub fn backward_gelu(
+    /// As [`Self::backward`], where x was an activation of something: `dx` is the gradient of that, which is cast if its
+    /// tensor has scales.
+    pub fn backward_active(
         &mut self,
         run: &Run,
         tape: &DenseTape,
         dy: &Grad,
         dx: &Tensor,
-        (slope, sums): (&Tensor, Option<&QTensor>),
+        slopes: Slopes,
     ) -> Result<()> {
-        let sums = sums.map(|sums| &sums.tensor);
-        let dx = Dx { to: Some(dx), gelu: Some((slope, sums)), ..Dx::NONE };
+        let dx = Dx { to: Some(dx), slopes: Some(slopes), ..Dx::NONE };
         self.backward_whole(run, tape, dy, dx)
     }
 
@@ -790,7 +854,7 @@ impl Dense {
         source: &Source,
         weight: Option<Arc<QTensor>>,
         result: Option<(&Tensor, Option<&Tensor>, Rows)>,
-        gelu: Option<&Tensor>,
+        slopes: Option<Slopes>,
     ) -> Result<Box<DenseTape>> {
         let quantizer = active.quantizer(Role::Input);
         let shape = (rows, self.inputs);
@@ -823,7 +887,8 @@ impl Dense {
             let gemm = Gemm {
                 transa: true,
                 bias: bias.as_ref().map(|bias| &bias.tensor),
-                gelu,
+                slopes: slopes.map(|slopes| slopes.slopes),
+                gated: slopes.is_some_and(|slopes| slopes.gated),
                 split_accumulator: active.split(0),
                 ..Gemm::default()
             };
@@ -1091,7 +1156,7 @@ impl Dense {
 
     /// The product that gives the gradient of the input.
     fn input_product(&self, run: &Run, tape: &DenseTape, grad: &Tensor, dx: Dx) -> Result<()> {
-        let Dx { to: Some(to), add, rows, gelu, .. } = dx else { return Ok(()) };
+        let Dx { to: Some(to), add, rows, slopes, .. } = dx else { return Ok(()) };
         let active = &tape.active;
         let again;
         let weight = match (active.backward(), &tape.weight) {
@@ -1111,9 +1176,10 @@ impl Dense {
             false => self.dequantized(run, weight, (self.outputs, self.inputs))?,
         };
         let gemm = Gemm {
-            bias: gelu.and_then(|(_, sums)| sums),
-            gelu: gelu.map(|(slope, _)| slope),
-            slope: gelu.is_some(),
+            bias: slopes.and_then(|slopes| slopes.sums).map(|sums| &sums.tensor),
+            slopes: slopes.map(|slopes| slopes.slopes),
+            slope: slopes.is_some(),
+            gated: slopes.is_some_and(|slopes| slopes.gated),
             split_accumulator: active.split(1),
             ..Gemm::default()
         };
@@ -1166,6 +1232,7 @@ impl Dense {
             return self.plain_grad(run, dy, shape, sums).map(Some);
         }
         let cast = match (dy, sums) {
+            (Grad::Summed(dy, _), _) if dy.dtype().is_fp8() => QTensor::borrowed((*dy).clone()),
             (Grad::Ready(dy) | Grad::Summed(dy, _), None) => {
                 quantizer.produce(run, shape, dtype, usage, slot, &Source::Ready(dy))?
             }

@@ -1,16 +1,17 @@
 //! `LayerNormMLP`: norm, linear, activation, linear (spec: modules, section 9).
 
 use super::context::Run;
-use super::dense::{Again, Dense, DenseConfig, DenseTape, Grad};
+use super::dense::{Again, Dense, DenseConfig, DenseTape, Grad, Slopes};
 use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::Activation;
 use super::parameter::Parameter;
-use super::quantizer::{QTensor, Source};
+use super::quantizer::{QTensor, Source, is_high_precision};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::backend::args::Function;
 use crate::error::Result;
 use crate::tensor::Tensor;
+use crate::verbose::{self, Level};
 
 pub struct MlpConfig {
     pub norm: NormConfig,
@@ -28,6 +29,8 @@ pub struct LayerNormMlp {
     activation: Activation,
     fc2: Dense,
     checkpoint: bool,
+    /// Whether products applied the activation in the last pass.
+    fused: Option<bool>,
 }
 
 pub struct MlpTape {
@@ -35,9 +38,10 @@ pub struct MlpTape {
     /// The norm's result, if the caller wanted it.
     z: Option<Tensor>,
     fc1: Box<DenseTape>,
-    /// The input of the activation, or its derivative there if `active` is set; none if it is to be computed again.
+    /// The input of the activation, or its derivatives there if `active` is set; none if it is to be computed again.
     hidden: Option<QTensor>,
-    /// The activation, if it was computed with the product before it: so is its derivative with that behind it.
+    /// The activation, cast if the layer behind casts it, if it was computed with the product before it: so is its
+    /// derivative with that behind it.
     active: Option<QTensor>,
     fc2: Box<DenseTape>,
     rows: usize,
@@ -53,6 +57,7 @@ impl LayerNormMlp {
             activation: config.activation,
             fc2: Dense::new(run, &format!("{name}.fc2"), &config.fc2)?,
             checkpoint: config.checkpoint,
+            fused: None,
         };
         if config.checkpoint {
             (mlp.fc1.again, mlp.fc2.again) = (Again::Product, Again::Input);
@@ -61,10 +66,18 @@ impl LayerNormMlp {
     }
 
     /// Whether products apply the activation and its derivative.
-    fn fuses_gelu(&mut self, run: &Run, rows: usize) -> Result<bool> {
-        let f = &self.activation;
-        let gelu = f.function == Function::NVTEX_GELU && !f.gated;
-        Ok(gelu && !self.checkpoint && self.fc1.fuses_gelu(run, &mut self.fc2, rows)?)
+    fn fuses(&mut self, run: &Run, rows: usize) -> Result<bool> {
+        let Activation { function, gated, .. } = self.activation;
+        let known = function == if gated { Function::NVTEX_SILU } else { Function::NVTEX_GELU };
+        let fused = known && !self.checkpoint && self.fc1.fuses(run, &mut self.fc2, rows, gated)?;
+        if self.fused != Some(fused) {
+            self.fused = Some(fused);
+            verbose::line(Level::Dispatch, "activation", || {
+                let how = if fused { "in the products" } else { "in a pass of its own" };
+                format!("{},{how}", self.fc1.name.to_string_lossy())
+            });
+        }
+        Ok(fused)
     }
 
     /// Writes y, plus `add`, and z = norm(x) if that is asked for.
@@ -77,7 +90,7 @@ impl LayerNormMlp {
         z: Option<&Tensor>,
     ) -> Result<Box<MlpTape>> {
         let products = self.fc1.output_rows(rows)?;
-        let fused = self.fuses_gelu(run, products)?;
+        let fused = self.fuses(run, products)?;
         let norm = self.norm.tape(run, x, rows)?;
         let layer = &self.norm;
         let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
@@ -91,10 +104,16 @@ impl LayerNormMlp {
         let shape = (products, self.fc1.outputs);
         let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
         if fused {
-            let active = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
-            let both = (&hidden.tensor, &active.tensor);
-            let fc1 = self.fc1.forward_gelu(run, rows, &source, both)?;
-            let fc2 = self.fc2.forward(run, products, &Source::Ready(&active.tensor), y, add)?;
+            let mut active = self.fc2.room_for_input(run, products)?;
+            let slopes =
+                Slopes { slopes: &hidden.tensor, gated: self.activation.gated, sums: None };
+            let fc1 = self.fc1.forward_active(run, rows, &source, slopes, &active.tensor)?;
+            let source = match is_high_precision(active.tensor.dtype()) {
+                true => Source::Ready(&active.tensor),
+                false => Source::Cast(&active.tensor),
+            };
+            let fc2 = self.fc2.forward(run, products, &source, y, add)?;
+            active.drop_rowwise();
             let (hidden, active) = (Some(hidden), Some(active));
             return Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, active, fc2, rows }));
         }
@@ -155,15 +174,17 @@ impl LayerNormMlp {
         let dy_sums = if same { self.fc2.grad_sums(run, fc2)? } else { None };
         let dy = &if dy_sums.is_some() { Grad::Summed(dy, None) } else { Grad::Ready(dy) };
         let dtype = self.fc1.dtype;
-        let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
-        let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-        let sums;
+        let (grad, sums);
         let dh = if tape.active.is_some() {
+            grad = self.fc1.room_for_grad(run, fc1)?;
             sums = self.fc1.bias_sums(run)?;
-            let gelu = (&hidden.tensor, sums.as_ref());
-            self.fc2.backward_gelu(run, fc2, dy, &grad.tensor, gelu)?;
-            Grad::Summed(&grad.tensor, sums.as_ref())
+            let (slopes, gated, sums) = (&hidden.tensor, self.activation.gated, sums.as_ref());
+            let slopes = Slopes { slopes, gated, sums };
+            self.fc2.backward_active(run, fc2, dy, &grad.tensor, slopes)?;
+            Grad::Summed(&grad.tensor, sums)
         } else {
+            let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
+            grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
             self.fc2.backward(run, fc2, dy, Some(&grad.tensor), None)?;
             Grad::Activation { f: &self.activation, grad: &grad.tensor, input: &hidden.tensor }
         };

@@ -20,7 +20,7 @@ use crate::op::fused_attn::context_parallel::{
     Ranks, chunk_lengths as lengths_of_chunks, grad_correction, merge, read_half, reorder,
 };
 use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
-use crate::op::gemm::{Epilogue, Options, Product};
+use crate::op::gemm::{Aux, Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Tensor};
@@ -549,10 +549,11 @@ pub struct Gemm<'a> {
     pub add: Option<&'a Tensor>,
     /// With `slope`: where the sums of D's columns go.
     pub bias: Option<&'a Tensor>,
-    /// D is GELU of the product, and the derivative goes here. With `slope` it is read, and D is the product times
-    /// the derivative.
-    pub gelu: Option<&'a Tensor>,
+    /// D is GELU of the product, or with `gated` SwiGLU, and the derivatives go here. With `slope` they are read, and D
+    /// is the product times the derivatives.
+    pub slopes: Option<&'a Tensor>,
     pub slope: bool,
+    pub gated: bool,
     pub split_accumulator: bool,
 }
 
@@ -565,7 +566,7 @@ impl Gemm<'_> {
             d,
             epilogue: Epilogue {
                 bias: ("bias", self.bias.map_or(Buffer::UNSET, |bias| bias.rowwise)),
-                aux: ("gelu_slope", self.gelu.map_or(Buffer::UNSET, |x| x.rowwise)),
+                aux: ("slopes", self.slopes.map_or(Buffer::UNSET, |x| x.rowwise)),
                 grad: self.slope,
             },
             workspace: self.workspace(run, a, b, d)?,
@@ -575,7 +576,11 @@ impl Gemm<'_> {
                 alpha: 1.0,
                 beta: ("beta", f32::from(self.accumulate || self.add.is_some())),
                 split_accumulator: ("use_split_accumulator", self.split_accumulator),
-                aux_slope: self.gelu.is_some(),
+                aux: match (self.slopes.is_some(), self.gated) {
+                    (false, _) => Aux::Input,
+                    (true, false) => Aux::Slope,
+                    (true, true) => Aux::GatedSlopes,
+                },
                 sm_count: ("sm_count", 0),
             },
         };

@@ -221,6 +221,7 @@ fn product(c: &mut Chain, workspace: Id, with_amax: bool) {
             split_accumulator: false,
             sm_count: 0,
             aux_slope: false,
+            d_columns: std::ptr::null_mut(),
         };
         entry(side, side.table.gemm, args)
     });

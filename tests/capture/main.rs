@@ -301,6 +301,7 @@ fn gemm(
             split_accumulator: true,
             sm_count: 0,
             aux_slope: false,
+            d_columns: std::ptr::null_mut(),
         };
         entry(side, side.table.gemm, args)
     });

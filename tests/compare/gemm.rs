@@ -174,6 +174,7 @@ fn gemm_case(
             split_accumulator,
             sm_count,
             aux_slope: false,
+            d_columns: std::ptr::null_mut(),
         };
         entry(side, side.table.gemm, args)
     };
@@ -340,6 +341,7 @@ fn gemm_blocks_case(
             split_accumulator: true,
             sm_count: 0,
             aux_slope: false,
+            d_columns: std::ptr::null_mut(),
         };
         entry(side, side.table.gemm, args)
     };
@@ -389,4 +391,128 @@ fn gemm_blocks() {
     eprintln!("gemm_blocks: {ran} products ran; UNIMPLEMENTED: {refused:#?}");
     assert!(!all || ran > 0);
     assert!(missing.is_empty(), "must run on Hopper:\n{}", missing.join("\n"));
+}
+
+/// A product of FP8 whose activation, or whose product with the derivatives of one, goes to an FP8 D in both
+/// directions, with the sums of its columns.
+fn activated_case(rng: &mut Rng, index: usize, workspace: (*mut c_void, usize)) -> Check {
+    let (grad, gated, hybrid, with_bias) =
+        (index % 2 == 1, index / 2 % 2 == 1, index / 4 % 2 == 1, index / 8 % 2 == 1);
+    let (n, m, k) = (256 * rng.within(1, 3), 64 * rng.within(1, 9), 128 * rng.within(5, 9));
+    let slopes = if gated { 2 * m } else { m };
+    let (outer, width) = if grad { (m, slopes) } else { (slopes, m) };
+    let dtype = if grad && hybrid { kNVTEFloat8E5M2 } else { kNVTEFloat8E4M3 };
+    let epilogue = match (gated, grad, with_bias) {
+        (true, false, _) => NVTEX_EPILOGUE_SWIGLU,
+        (true, true, _) => NVTEX_EPILOGUE_DSWIGLU,
+        (false, false, false) => NVTEX_EPILOGUE_GELU,
+        (false, false, true) => NVTEX_EPILOGUE_GELU_BIAS,
+        (false, true, false) => NVTEX_EPILOGUE_DGELU,
+        (false, true, true) => NVTEX_EPILOGUE_DGELU_BGRAD,
+    };
+    let mut b = Buffers::default();
+    let matrix = |rng: &mut Rng, b: &mut Buffers, dtype, len: usize| {
+        let values: Vec<u8> = (0..len).flat_map(|_| rng.unit().to_le_bytes()).collect();
+        b.add(cast(&values, kNVTEFloat32, dtype), 0)
+    };
+    let (a, rows) =
+        (matrix(rng, &mut b, kNVTEFloat8E4M3, outer * k), matrix(rng, &mut b, dtype, n * k));
+    let [d, columns] = [0; 2].map(|_| b.add(vec![0xCD; n * width], 0));
+    let aux = match grad {
+        true => matrix(rng, &mut b, kNVTEBFloat16, n * slopes),
+        false => b.add(vec![0xCD; 2 * n * slopes], 0),
+    };
+    let with_bias = with_bias && !gated;
+    let bias = with_bias.then(|| match grad {
+        true => b.add(vec![0xCD; 4 * m], 0),
+        false => matrix(rng, &mut b, kNVTEBFloat16, m),
+    });
+    let scales = [0.75, 0.25, 8.0];
+    let [scale_a, scale_b, scale_d] = scales.map(|scale| b.float(scale));
+    // A maximum of an earlier product stays if it is larger.
+    let before = rng.pick(&[0.0, 1e4]);
+    let (amax, scale_inv) = (b.float(before), b.float(-7.0));
+    let call = |side: &Side| {
+        let on_device = !std::ptr::eq(side.table, cpu_table());
+        let (workspace, workspace_bytes) = if on_device { workspace } else { (null_mut(), 0) };
+        let args = GemmArgs {
+            a: side.at(a),
+            b: side.at(rows),
+            c: side.at(d),
+            d: side.at(d),
+            scales_a: GemmScales::per_tensor(side.at(scale_a)),
+            scales_b: GemmScales::per_tensor(side.at(scale_b)),
+            scale_d: side.at(scale_d),
+            amax_d: side.at(amax),
+            scale_inv_d: side.at(scale_inv),
+            bias: side.maybe(bias),
+            aux: side.at(aux),
+            workspace,
+            workspace_bytes,
+            m,
+            n,
+            k,
+            alpha: 1.0,
+            beta: 0.0,
+            a_dtype: kNVTEFloat8E4M3,
+            b_dtype: dtype,
+            d_dtype: dtype,
+            bias_dtype: if grad { kNVTEFloat32 } else { kNVTEBFloat16 },
+            aux_dtype: kNVTEBFloat16,
+            epilogue,
+            nvfp4: Nvfp4Factors::NONE,
+            transa: true,
+            transb: false,
+            split_accumulator: grad,
+            sm_count: 0,
+            aux_slope: true,
+            d_columns: side.at(columns),
+        };
+        entry(side, side.table.gemm, args)
+    };
+    let context = |e: String| format!("{epilogue:?} to {dtype:?}: m {m}, n {n}, k {k}: {e}");
+    let cuda = run(cuda_table()?, &b, &call).map_err(|e| context(format!("cuda: {e}")))?;
+    let cpu = run(cpu_table(), &b, &call).map_err(|e| context(format!("cpu: {e}")))?;
+    for (side, answer) in [("cuda", &cuda), ("cpu", &cpu)] {
+        if answer.unimplemented() {
+            return Err(context(format!("{side}: UNIMPLEMENTED: {}", answer.reason)));
+        }
+        let (row, column) = (&answer.contents[d.0], &answer.contents[columns.0]);
+        let turned = |i: usize| row[i] == column[i % width * n + i / width];
+        if let Some(i) = (0..n * width).find(|&i| !turned(i)) {
+            return Err(context(format!("{side}: the columns have another code at {i}")));
+        }
+    }
+    let written_aux = if grad { None } else { Some(aux) };
+    let sums = if grad { bias } else { None };
+    let outputs = [Some(d), Some(columns), Some(amax), Some(scale_inv), written_aux, sums];
+    for answer in [&cpu, &cuda] {
+        unchanged(&b, &answer.contents, outputs.into_iter().flatten()).map_err(context)?;
+    }
+    let scale = scales[0] * scales[1];
+    let operands = [kNVTEFloat8E4M3, dtype];
+    let (sum, activated) = product_bounds(operands, k, scale, Some(kNVTEBFloat16), true);
+    // Both factors of SwiGLU are off, and each may be as large as a product.
+    let activated = activated * if gated { 16.0 } else { 1.0 };
+    let compare = |name, dtype, absolute, id: Option<Id>| match id {
+        Some(id) => close(name, dtype, absolute, &cpu.contents[id.0][..], &cuda.contents[id.0][..]),
+        None => Ok(()),
+    };
+    let summed = activated * (n as f64).sqrt() * 4.0;
+    compare("d", dtype, activated * scales[2] as f64, Some(d))
+        .and_then(|()| compare("slopes", kNVTEBFloat16, sum.max(activated), written_aux))
+        .and_then(|()| compare("sums", kNVTEFloat32, summed, sums))
+        .and_then(|()| compare("amax_d", kNVTEFloat32, activated, Some(amax)))
+        .and_then(|()| compare("scale_inv_d", kNVTEFloat32, 0.0, Some(scale_inv)))
+        .map_err(context)
+}
+
+#[test]
+fn gemm_activated() {
+    let Some(table) = cuda("gemm_activated") else { return };
+    let bytes = 32 << 20;
+    let workspace = (malloc(table, bytes).expect("workspace"), bytes);
+    let all = cases("gemm_activated", 64, |rng, index| activated_case(rng, index, workspace));
+    free(table, workspace.0);
+    assert!(all || std::env::var_os("NVTE_TEST_EVERY").is_some());
 }

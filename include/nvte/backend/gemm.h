@@ -40,6 +40,16 @@ typedef enum NVTEXGemmEpilogue {
    * `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
    */
   NVTEX_EPILOGUE_DGELU_BGRAD = 6,
+  /**
+   * A has twice as many columns as D, those of `g` before those of `u`: `D = silu(g) * u`, and `aux` has the
+   * derivatives by both, `[n, 2 m]`. Only with `aux_slope` and `d_columns`.
+   */
+  NVTEX_EPILOGUE_SWIGLU = 7,
+  /**
+   * `D[:, i] = v[:, i] * aux[:, i]` and `D[:, m + i] = v[:, i] * aux[:, m + i]`, where `aux` and D have twice as many
+   * columns as A. Only with `aux_slope` and `d_columns`.
+   */
+  NVTEX_EPILOGUE_DSWIGLU = 8,
 } NVTEXGemmEpilogue;
 
 /**
@@ -153,6 +163,11 @@ typedef struct NVTEXGemmArgs {
    * `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
    */
   bool aux_slope;
+  /**
+   * D transposed, only of an FP8 D with `aux_slope`, whose `amax_d` is then raised to `max|v|`, not set to it. Null:
+   * not wanted.
+   */
+  void *d_columns;
 } NVTEXGemmArgs;
 
 #endif  /* NVTE_BACKEND_GEMM_H */

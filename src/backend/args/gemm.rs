@@ -22,13 +22,25 @@ pub enum GemmEpilogue {
     NVTEX_EPILOGUE_DGELU = 5,
     /// `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
     NVTEX_EPILOGUE_DGELU_BGRAD = 6,
+    /// A has twice as many columns as D, those of `g` before those of `u`: `D = silu(g) * u`, and `aux` has the
+    /// derivatives by both, `[n, 2 m]`. Only with `aux_slope` and `d_columns`.
+    NVTEX_EPILOGUE_SWIGLU = 7,
+    /// `D[:, i] = v[:, i] * aux[:, i]` and `D[:, m + i] = v[:, i] * aux[:, m + i]`, where `aux` and D have twice as many
+    /// columns as A. Only with `aux_slope` and `d_columns`.
+    NVTEX_EPILOGUE_DSWIGLU = 8,
 }
 
 impl GemmEpilogue {
     /// A bias, or its gradient.
     fn has_bias(self) -> bool {
         use GemmEpilogue::*;
-        !matches!(self, NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_DGELU)
+        matches!(
+            self,
+            NVTEX_EPILOGUE_BIAS
+                | NVTEX_EPILOGUE_GELU_BIAS
+                | NVTEX_EPILOGUE_BGRAD
+                | NVTEX_EPILOGUE_DGELU_BGRAD
+        )
     }
 
     /// What GELU is applied to, or its gradient.
@@ -146,6 +158,9 @@ pub struct GemmArgs {
     pub sm_count: c_int,
     /// `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
     pub aux_slope: bool,
+    /// D transposed, only of an FP8 D with `aux_slope`, whose `amax_d` is then raised to `max|v|`, not set to it. Null:
+    /// not wanted.
+    pub d_columns: *mut c_void,
 }
 
 /// Index of a product among its variants, by the mode of an operand and whether one is FP8.
@@ -160,7 +175,7 @@ pub(super) fn product_variant(mode: NVTEScalingMode, fp8: bool) -> u32 {
 }
 
 operator! {
-    gemm(GemmArgs) version 1 minor 1; |a|
+    gemm(GemmArgs) version 1 minor 2; |a|
     variants product_variant(a.scales_a.mode, a.a_dtype.is_fp8() || a.b_dtype.is_fp8()) =>
         [high_precision, fp8, mxfp8, fp8_blocks, nvfp4];
     dtypes a.a_dtype, a.b_dtype, a.d_dtype, when(a.epilogue.has_bias(), a.bias_dtype),
@@ -178,6 +193,8 @@ operator! {
         SPLIT_ACCUMULATOR = a.split_accumulator,
         AMAX_D = a.amax_d,
         AUX_SLOPE = a.aux_slope,
+        SWIGLU = matches!(a.epilogue, GemmEpilogue::NVTEX_EPILOGUE_SWIGLU | GemmEpilogue::NVTEX_EPILOGUE_DSWIGLU),
+        D_COLUMNS = a.d_columns,
     }
     bytes size(a.m * a.k, a.a_dtype) + size(a.n * a.k, a.b_dtype)
         + (if a.beta == 0.0 { 1 } else { 2 }) * size(a.m * a.n, a.d_dtype)

@@ -4,7 +4,7 @@
 use super::*;
 use crate::check::truth;
 use crate::error::{Handle, guard};
-use crate::op::gemm::{Epilogue, Options};
+use crate::op::gemm::{Aux, Epilogue, Options};
 use crate::op::ranks;
 use crate::tensor::from_c;
 use std::mem::MaybeUninit;
@@ -181,7 +181,7 @@ fn run(
             beta: ("accumulate", f32::from(accumulate)),
             split_accumulator: ("use_split_accumulator", true),
             sm_count: ("math_sm_count", 0),
-            aux_slope: false,
+            aux: Aux::Input,
         },
     };
     RankProduct { product, sizes, exchange }.run(&context, stream)

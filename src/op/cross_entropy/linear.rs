@@ -2,7 +2,7 @@
 //! gradients in place, and used in both products of the backward pass before those of the next part are made.
 
 use super::*;
-use crate::op::gemm::{Epilogue, Options, Product};
+use crate::op::gemm::{Aux, Epilogue, Options, Product};
 use crate::workspace::Workspace;
 
 /// Bytes of workspace if the caller gives no limit.
@@ -70,7 +70,7 @@ impl Linear<'_> {
                 alpha: 1.0,
                 beta: ("accumulate_grad_weight", beta),
                 split_accumulator: ("use_split_accumulator", true),
-                aux_slope: false,
+                aux: Aux::Input,
                 sm_count: ("sm_count", 0),
             },
         };

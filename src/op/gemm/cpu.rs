@@ -5,7 +5,7 @@
 use super::cpu_packed::{self, Blocks, Operand};
 use super::cpu_rows::{self, dot_products};
 use crate::backend::args::GemmEpilogue::{self, *};
-use crate::backend::args::{GemmArgs, GemmScales, Outcome};
+use crate::backend::args::{BackendStatus, GemmArgs, GemmScales, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
 use crate::backend::memory::{collect, expect, resize, zeros};
@@ -42,6 +42,10 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         // SAFETY: the caller vouches for the arguments.
         return unsafe { gemm_nvfp4(g) };
     }
+    if !g.d_columns.is_null() {
+        // SAFETY: the caller vouches for the arguments.
+        return unsafe { gemm_to_codes(g) };
+    }
     let area = g.n * g.m;
     let (reads_bias, writes_bias, uses_aux) = match g.epilogue {
         NVTEX_EPILOGUE_NONE => (false, false, false),
@@ -50,6 +54,9 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         NVTEX_EPILOGUE_GELU_BIAS => (true, false, true),
         NVTEX_EPILOGUE_BGRAD => (false, true, false),
         NVTEX_EPILOGUE_DGELU_BGRAD => (false, true, true),
+        NVTEX_EPILOGUE_SWIGLU | NVTEX_EPILOGUE_DSWIGLU => {
+            return Outcome::unimplemented("gemm: SwiGLU to anything but FP8 in both directions");
+        }
     };
     let [a, b] = [(g.a, g.a_dtype, g.m), (g.b, g.b_dtype, g.n)].map(|(ptr, dtype, outer)| Tensor {
         ptr: ptr.cast_mut(),
@@ -127,6 +134,93 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
             store(g.amax_d, f32::from_bits(amax));
             store(g.scale_inv_d, 1.0 / scale_d);
         }
+    }
+    Outcome::OK
+}
+
+/// A product whose activation, or the product with its derivatives, goes to an FP8 D in both directions. What the
+/// activation is applied to is rounded to BF16 before.
+///
+/// # Safety
+/// The arguments are valid, and `d_columns` is set.
+unsafe fn gemm_to_codes(g: &GemmArgs) -> Outcome {
+    let gated = matches!(g.epilogue, NVTEX_EPILOGUE_SWIGLU | NVTEX_EPILOGUE_DSWIGLU);
+    let grad = matches!(
+        g.epilogue,
+        NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD | NVTEX_EPILOGUE_DSWIGLU
+    );
+    let (n, m) = (g.n, g.m);
+    // Columns of the product, of the slopes, and of D.
+    let slopes = if gated { 2 * m } else { m };
+    let (product, width) = if grad { (m, slopes) } else { (slopes, m) };
+    let fp8 = matches!(g.d_dtype, NVTEDType::kNVTEFloat8E4M3 | NVTEDType::kNVTEFloat8E5M2);
+    if !fp8 || !g.aux_slope || g.beta != 0.0 {
+        return Outcome::unimplemented("gemm: columns of D without slopes, or of no FP8");
+    }
+    let mut rounded = zeros::<u16>(n * product);
+    let bias = g.epilogue == NVTEX_EPILOGUE_GELU_BIAS;
+    let plain = GemmArgs {
+        d: rounded.as_mut_ptr().cast(),
+        d_columns: std::ptr::null_mut(),
+        d_dtype: NVTEDType::kNVTEBFloat16,
+        m: product,
+        epilogue: if bias { NVTEX_EPILOGUE_BIAS } else { NVTEX_EPILOGUE_NONE },
+        aux_slope: false,
+        ..*g
+    };
+    // SAFETY: D is the matrix above, the other arguments are the caller's.
+    let outcome = unsafe { gemm(&plain, std::ptr::null_mut()) };
+    if outcome.status() != BackendStatus::NVTEX_BACKEND_OK {
+        return outcome;
+    }
+    let tensor = |ptr, dtype, numel| Tensor { ptr, dtype, numel };
+    let from = tensor(plain.d, plain.d_dtype, n * product);
+    let aux = tensor(g.aux, g.aux_dtype, n * slopes);
+    let (d, columns) =
+        (tensor(g.d, g.d_dtype, n * width), tensor(g.d_columns, g.d_dtype, n * width));
+    let mut values = zeros::<f32>(n * width);
+    // SAFETY: the caller vouches for the tensors; each task has its own rows, and then its own columns.
+    unsafe {
+        let scale = load(g.scale_d).unwrap_or(1.0);
+        let amax = chunks_mut(&mut values, width).max_init(Vec::new, |x, (row, out)| {
+            let [mut v, mut s] = [zeros::<f32>(product), zeros::<f32>(slopes)];
+            from.read(row * product, &mut v);
+            if grad {
+                aux.read(row * slopes, &mut s);
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out = v[i % m] * s[i];
+                }
+            } else {
+                for (i, out) in out.iter_mut().enumerate() {
+                    let curve = if gated { SigmoidLinear::SILU } else { SigmoidLinear::GELU };
+                    let (value, slope) = (curve.value(v[i]), curve.slope(v[i]));
+                    let other = if gated { v[m + i] } else { 1.0 };
+                    (*out, s[i]) = (value * other, slope * other);
+                    if gated {
+                        s[m + i] = value;
+                    }
+                }
+                aux.write(row * slopes, &s);
+            }
+            resize(x, width);
+            x.iter_mut().zip(&*out).for_each(|(x, v)| *x = v * scale);
+            d.write(row * width, &x[..width]);
+            out.iter().map(|&v| amax_bits(v)).max().unwrap_or(0)
+        });
+        if g.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD {
+            let floats = NVTEDType::kNVTEFloat32;
+            let sums = column_sums(tensor(values.as_mut_ptr().cast(), floats, n * m), n, m);
+            let bias = tensor(g.bias, g.bias_dtype, m);
+            bias.write(0, &collect(sums.iter().map(|&sum| sum as f32)));
+        }
+        for column in 0..width {
+            let codes = collect((0..n).map(|row| values[row * width + column] * scale));
+            columns.write(column * n, &codes);
+        }
+        if let Some(old) = load::<f32>(g.amax_d) {
+            store(g.amax_d, f32::from_bits(amax.max(amax_bits(old))));
+        }
+        store(g.scale_inv_d, 1.0 / scale);
     }
     Outcome::OK
 }
@@ -556,6 +650,7 @@ unsafe fn epilogue(
                 false => times_dgelu(row, x),
             }
         }
+        NVTEX_EPILOGUE_SWIGLU | NVTEX_EPILOGUE_DSWIGLU => unreachable!("they go to codes"),
     }
 }
 
@@ -750,6 +845,113 @@ mod tests {
         (gelu64(x + 1e-5) - gelu64(x - 1e-5)) / 2e-5
     }
 
+    #[test]
+    fn codes_go_to_rows_and_columns() {
+        use NVTEDType::*;
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let slope = |f: &dyn Fn(f64) -> f64, x: f64| (f(x + 1e-5) - f(x - 1e-5)) / 2e-5;
+        let (m, n, k) = (10, 6, 32);
+        for (kind, gated, grad) in [
+            (NVTEX_EPILOGUE_GELU, false, false),
+            (NVTEX_EPILOGUE_GELU_BIAS, false, false),
+            (NVTEX_EPILOGUE_DGELU, false, true),
+            (NVTEX_EPILOGUE_DGELU_BGRAD, false, true),
+            (NVTEX_EPILOGUE_SWIGLU, true, false),
+            (NVTEX_EPILOGUE_DSWIGLU, true, true),
+        ] {
+            let wide = if gated { 2 * m } else { m };
+            let (outer, width) = if grad { (m, wide) } else { (wide, m) };
+            let (a, b) = (values::<E4M3>(outer * k, 1), values::<E4M3>(n * k, 2));
+            let mut bias = values::<F32>(m, 4);
+            let mut aux = values::<BF16>(n * wide, 5);
+            let (old_bias, old_aux) = (bias.clone(), aux.clone());
+            let [mut d, mut columns] = [0; 2].map(|_| vec![E4M3::from_f32(0.0); n * width]);
+            let (scale_a, scale_b, scale_d) = (0.25f32, 0.5f32, 16.0f32);
+            let (mut amax, mut scale_inv) = (0.5f32, 0.0f32);
+            let args = GemmArgs {
+                a: a.as_ptr().cast(),
+                b: b.as_ptr().cast(),
+                c: null(),
+                d: d.as_mut_ptr().cast(),
+                scales_a: GemmScales::per_tensor(&scale_a),
+                scales_b: GemmScales::per_tensor(&scale_b),
+                scale_d: &scale_d,
+                amax_d: &mut amax,
+                scale_inv_d: &mut scale_inv,
+                bias: bias.as_mut_ptr().cast(),
+                aux: aux.as_mut_ptr().cast(),
+                workspace: null_mut(),
+                workspace_bytes: 0,
+                m,
+                n,
+                k,
+                alpha: 1.0,
+                beta: 0.0,
+                a_dtype: kNVTEFloat8E4M3,
+                b_dtype: kNVTEFloat8E4M3,
+                d_dtype: kNVTEFloat8E4M3,
+                bias_dtype: kNVTEFloat32,
+                aux_dtype: kNVTEBFloat16,
+                epilogue: kind,
+                nvfp4: Nvfp4Factors::NONE,
+                transa: true,
+                transb: false,
+                split_accumulator: grad,
+                sm_count: 0,
+                aux_slope: true,
+                d_columns: columns.as_mut_ptr().cast(),
+            };
+            // SAFETY: the arrays have the shapes that the arguments say.
+            let outcome = unsafe { gemm(&args, null_mut()) };
+            assert_eq!(outcome.status, Outcome::OK.status, "{kind:?}");
+            let product = |j: usize, i: usize| {
+                let terms = (0..k).map(|x| b[j * k + x].to_f32() * a[i * k + x].to_f32());
+                let bias = match kind {
+                    NVTEX_EPILOGUE_GELU_BIAS => old_bias[i].0 as f64,
+                    _ => 0.0,
+                };
+                (terms.sum::<f32>() * scale_a * scale_b) as f64 + bias
+            };
+            let close = |got: f64, want: f64, relative: f64, what: &str| {
+                let fits = (got - want).abs() <= want.abs() * relative + 2e-3;
+                assert!(fits, "{kind:?}, {what}: {got} for {want}");
+            };
+            let (mut most, mut sums) = (0.5f64, vec![0.0; width]);
+            for j in 0..n {
+                for i in 0..width {
+                    let at = j * width + i;
+                    let v = product(j, i % outer);
+                    let want = match (grad, gated) {
+                        (true, _) => v * old_aux[at].to_f32() as f64,
+                        (false, false) => {
+                            close(aux[at].to_f32() as f64, dgelu64(v), 0.02, "slope");
+                            gelu64(v)
+                        }
+                        (false, true) => {
+                            let other = product(j, m + i);
+                            let [by_gate, by_other] =
+                                [i, m + i].map(|i| aux[j * wide + i].to_f32() as f64);
+                            close(by_gate, other * slope(&silu, v), 0.02, "slope by the gate");
+                            close(by_other, silu(v), 0.02, "slope");
+                            silu(v) * other
+                        }
+                    };
+                    close((d[at].to_f32() / scale_d) as f64, want, 0.08, "code");
+                    assert_eq!(d[at].to_f32(), columns[i * n + j].to_f32(), "{kind:?}");
+                    most = most.max(want.abs());
+                    sums[i] += want;
+                }
+            }
+            close(amax as f64, most, 0.01, "amax");
+            assert_eq!(scale_inv, 1.0 / scale_d);
+            if kind == NVTEX_EPILOGUE_DGELU_BGRAD {
+                // Terms were rounded to BF16, and cancel.
+                let off = |i: usize| (bias[i].0 as f64 - sums[i]).abs();
+                assert!((0..m).all(|i| off(i) <= most * 2f64.powi(-8)));
+            }
+        }
+    }
+
     #[derive(Clone, Copy)]
     struct Case {
         m: usize,
@@ -813,6 +1015,7 @@ mod tests {
             split_accumulator: false,
             sm_count: 0,
             aux_slope: slope,
+            d_columns: null_mut(),
         };
         // SAFETY: the arrays have the shapes that the arguments say.
         let outcome = unsafe { gemm(&args, null_mut()) };

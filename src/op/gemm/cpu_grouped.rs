@@ -168,6 +168,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             transb: g.b.transposed,
             split_accumulator: g.split_accumulator,
             aux_slope: false,
+            d_columns: std::ptr::null_mut(),
             sm_count: g.sm_count,
         };
         // SAFETY: the matrices are those of a member, checked against each other above.

@@ -270,7 +270,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
                 alpha,
                 beta: ("beta", beta),
                 split_accumulator: ("config.use_split_accumulator", config.split_accumulator),
-                aux_slope: false,
+                aux: Aux::Input,
                 sm_count: ("config.sm_count", config.sm_count),
             },
         };
@@ -621,7 +621,7 @@ fn options(
         alpha,
         beta,
         split_accumulator: ("use_split_accumulator", split_accumulator),
-        aux_slope: false,
+        aux: Aux::Input,
         sm_count: ("math_sm_count", math_sm_count),
     }
 }

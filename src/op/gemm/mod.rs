@@ -87,8 +87,21 @@ pub(crate) fn fuses_gelu((m, n, k): (usize, usize, usize)) -> Result<bool> {
     if !tiles || k <= 256 || m.max(n).max(k) >= 1 << 30 || backend::domain()?.arch()? != 90 {
         return Ok(false);
     }
-    // A sum of each column of each 128 rows.
+    has_room_for_sums(m, n)
+}
+
+/// Whether the product's workspace has room for a sum of each column of each 128 rows.
+fn has_room_for_sums(m: usize, n: usize) -> Result<bool> {
     Ok(n / 128 * m * size_of::<f32>() <= backend::device_properties()?.product_workspace)
+}
+
+/// As [`fuses_gelu`], of FP8 with one scale for each operand, and of SwiGLU too: results are FP8 in both directions.
+pub(crate) fn fuses_activation_in_fp8((m, n, k): (usize, usize, usize)) -> Result<bool> {
+    let tiles = m.is_multiple_of(64) && n.is_multiple_of(256) && k.is_multiple_of(128);
+    if !tiles || k <= 512 || m.max(n).max(k) >= 1 << 29 || backend::domain()?.arch()? != 90 {
+        return Ok(false);
+    }
+    has_room_for_sums(m, n)
 }
 
 /// Whether a product reads the row-wise data of an operand, else the column-wise ones. `k_contiguous`
@@ -213,8 +226,13 @@ pub(crate) struct Epilogue<'a> {
 
 impl Epilogue<'_> {
     /// The kind of the epilogue, whose buffers are checked against the sizes of the product.
-    fn plan(&self, m: usize, n: usize) -> Result<GemmEpilogue> {
+    fn plan(&self, m: usize, n: usize, gated: bool) -> Result<GemmEpilogue> {
         use GemmEpilogue::*;
+        if gated {
+            let aux = &self.aux.1;
+            side_buffer(self.aux.0, aux, format_args!("[{n}, {}]", 2 * m), 2 * n * m)?;
+            return Ok(if self.grad { NVTEX_EPILOGUE_DSWIGLU } else { NVTEX_EPILOGUE_SWIGLU });
+        }
         let (bias, aux) = (&self.bias.1, &self.aux.1);
         let (with_bias, with_aux) = (!bias.ptr().is_null(), !aux.ptr().is_null());
         let epilogue = match (with_bias, with_aux, self.grad) {
@@ -246,6 +264,17 @@ fn side_buffer(name: &str, buffer: &Buffer, expected: impl Display, numel: usize
     check::pointer(format_args!("{name}.data"), buffer).map(drop)
 }
 
+/// What the aux tensor of an epilogue has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aux {
+    /// The input of GELU.
+    Input,
+    /// The derivative of GELU.
+    Slope,
+    /// The derivatives of SwiGLU by the gate and by what that opens for, side by side, as A's columns or D's are.
+    GatedSlopes,
+}
+
 /// What a product has besides its tensors. Three come with the argument that gives them, for messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Options<'a> {
@@ -255,8 +284,9 @@ pub(crate) struct Options<'a> {
     pub beta: (&'a str, f32),
     pub split_accumulator: (&'a str, bool),
     pub sm_count: (&'a str, i32),
-    /// The aux tensor of the epilogue has the derivative of GELU in place of its input.
-    pub aux_slope: bool,
+    /// An FP8 D of an activation with slopes is written as casts write operands: in both directions, and amax is
+    /// raised.
+    pub aux: Aux,
 }
 
 /// `D = alpha * op(B) op(A) + beta * C`, with an epilogue.
@@ -287,7 +317,9 @@ impl Product<'_> {
             let expected = format!("{} along the contracted dimension, as in A", a.k);
             return Err(Error::argument("B.shape", expected, b.k));
         }
-        let (m, n, k) = (a.outer, b.outer, a.k);
+        let (n, k) = (b.outer, a.k);
+        let gated = self.options.aux == Aux::GatedSlopes;
+        let m = if gated && !self.epilogue.grad { a.outer / 2 } else { a.outer };
         let args = self.plan_output(m, n)?;
         self.check_modes(&a, &b, &args)?;
         let (workspace, workspace_bytes) = aligned_workspace(&self.workspace);
@@ -360,6 +392,9 @@ impl Product<'_> {
             NVTEX_EPILOGUE_BGRAD | NVTEX_EPILOGUE_DGELU_BGRAD => {
                 (self.epilogue.bias.0, "nothing (products of FP8 blocks have no bias gradient)")
             }
+            NVTEX_EPILOGUE_SWIGLU | NVTEX_EPILOGUE_DSWIGLU => {
+                (self.epilogue.aux.0, "nothing (products of FP8 blocks have no SwiGLU)")
+            }
         };
         let error = Error::argument(name, expected, "a tensor");
         Err(drop_in::with_words(error, drop_in::NO_EPILOGUE))
@@ -377,10 +412,12 @@ impl Product<'_> {
             check::high_precision("D", dtype)
                 .map_err(|_| Error::argument("D.dtype", FLOATS, dtype))?;
         }
+        let gated = self.options.aux == Aux::GatedSlopes;
+        let width = if gated && self.epilogue.grad { 2 * m } else { m };
         let shape = &d.rowwise.shape;
         // Callers split and join dimensions of D at will, but a matrix the other way round is a mistake.
-        if shape.numel() != n * m || m != n && *shape.dims() == [m, n] {
-            return Err(Error::argument("D.shape", format!("[{n}, {m}]"), shape));
+        if shape.numel() != n * width || width != n && *shape.dims() == [width, n] {
+            return Err(Error::argument("D.shape", format!("[{n}, {width}]"), shape));
         }
         check::pointer("D.data", &d.rowwise)?;
         let mut scale_d = std::ptr::null_mut();
@@ -396,7 +433,9 @@ impl Product<'_> {
             amax_d = check::optional_scalar("D.amax", &d.amax)?;
             scale_inv_d = check::optional_scalar("D.scale_inv", &d.rowwise_scale_inv)?;
         }
-        let epilogue = self.epilogue.plan(m, n)?;
+        let slopes = self.options.aux != Aux::Input;
+        let columns = if slopes && dtype.is_fp8() { d.colwise } else { Buffer::UNSET };
+        let epilogue = self.epilogue.plan(m, n, gated)?;
         let (bias, aux) = (&self.epilogue.bias.1, &self.epilogue.aux.1);
         let no_scales = GemmScales::per_tensor(std::ptr::null());
         Ok(GemmArgs {
@@ -428,7 +467,8 @@ impl Product<'_> {
             transa: false,
             transb: false,
             split_accumulator: self.options.split_accumulator.1,
-            aux_slope: self.options.aux_slope,
+            aux_slope: slopes,
+            d_columns: columns.ptr(),
             sm_count: self.options.sm_count.1,
         })
     }

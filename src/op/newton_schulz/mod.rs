@@ -3,7 +3,7 @@
 
 pub mod exports;
 
-use super::gemm::{Epilogue, Options, Product};
+use super::gemm::{Aux, Epilogue, Options, Product};
 use super::ranks::{Context, Contexts};
 use super::transformer_engine::{self, QuantizationConfig};
 use super::{cast, nvtex};
@@ -138,7 +138,7 @@ impl<'a> Iterations<'a> {
                     alpha,
                     beta: ("coefficients", beta),
                     split_accumulator: ("use_split_accumulator", true),
-                    aux_slope: false,
+                    aux: Aux::Input,
                     sm_count: ("sm_count", 0),
                 },
             };
