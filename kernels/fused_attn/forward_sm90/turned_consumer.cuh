@@ -140,9 +140,11 @@ __device__ __forceinline__ void consume_turned_tiles(const Params &p, unsigned c
       release(control.v, v_at);
       v_at.advance();
     }
-    // The first scores have a turn of their own.
-    wait_turn();
-    if (n == begin) end_turn();
+    bool first = n > begin;  // The first scores have a turn of their own.
+    if (!first) {
+      wait_turn();
+      end_turn();
+    }
     softmax.begin();
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
@@ -150,6 +152,8 @@ __device__ __forceinline__ void consume_turned_tiles(const Params &p, unsigned c
     while (n > begin) {
       --n;
       control.k.consumer_wait(k_at);
+      if (first) wait_turn();
+      first = false;
       pin(s);
       wgmma_fence();
       multiply_scores<C>(s, q, Held<C>{},
