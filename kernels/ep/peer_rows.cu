@@ -37,6 +37,12 @@ struct PeerRows {
   NVTEDType dtype;
   // The output has slots, of which those are written that have rows.
   bool slots_only;
+  // Where a dispatch is to zero the rows that no token has: the first row of each expert, and how
+  // many choices there are, of which at most `most` have rows unless that is 0.
+  const int64_t *starts;
+  const int64_t *lengths;
+  size_t experts;
+  size_t most;
 };
 
 namespace nvte {
@@ -48,6 +54,19 @@ constexpr unsigned kWarps = kPeerThreads / 32;
 constexpr unsigned kSenders = 4, kSummers = 8;
 
 __device__ __forceinline__ size_t pitch_of(size_t width) { return (width + 15) / 16 * 16; }
+
+// What a warp does, and its place among those of all blocks that do the same.
+struct Role {
+  bool sends;
+  size_t warp, warps;
+
+  __device__ explicit Role(unsigned senders) {
+    const unsigned own = threadIdx.x / 32;
+    sends = own < senders;
+    warp = (sends ? own : own - senders) * gridDim.x + blockIdx.x;
+    warps = (sends ? senders : kWarps - senders) * gridDim.x;
+  }
+};
 
 // Where a slot's part is in the memory of a rank.
 __device__ __forceinline__ char *slot_of(const PeerCall &a, size_t rank, const PeerPart &part,
@@ -186,22 +205,43 @@ __device__ __forceinline__ void take_token(const PeerRows &a, size_t unit, uint6
   }
 }
 
+// Zeros what no token has of rows of so many bytes; see zero_gaps_kernel in expert_rows.cu.
+__device__ __forceinline__ void zero_gaps(const PeerRows &a, const PeerPart &part, size_t width,
+                                          size_t warp, size_t warps) {
+  const auto zero = [&](size_t expert, size_t first, size_t step) {
+    size_t rows = static_cast<size_t>(a.lengths[expert]);
+    if (a.most > 0 && rows > a.most) rows = a.most;
+    const size_t begin = static_cast<size_t>(a.starts[expert]) + rows;
+    size_t end = expert + 1 == a.experts ? a.rows : static_cast<size_t>(a.starts[expert + 1]);
+    end = (end < a.rows ? end : a.rows) * width;
+    char *output = static_cast<char *>(part.output);
+    if (width % sizeof(uint4) == 0 && has_units<uint4>(part)) {
+      for (size_t i = begin * width + 16 * first; i < end; i += 16 * step) {
+        *reinterpret_cast<uint4 *>(output + i) = uint4{};
+      }
+    } else {
+      for (size_t i = begin * width + 2 * first; i < end; i += 2 * step) {
+        *reinterpret_cast<unsigned short *>(output + i) = 0;
+      }
+    }
+  };
+  const unsigned lane = threadIdx.x % 32;
+  for (size_t expert = warp; expert + 1 < a.experts; expert += warps) zero(expert, lane, 32);
+  if (a.experts > 0) zero(a.experts - 1, warp * 32 + lane, warps * 32);
+}
+
 __global__ void __launch_bounds__(kPeerThreads)
     send_rows_kernel(const __grid_constant__ PeerRows a, unsigned senders) {
   const uint64_t number = begin(a.call);
-  const unsigned warp = threadIdx.x / 32;
-  if (warp < senders) {
-    for (size_t i = warp * gridDim.x + blockIdx.x; i < a.tokens * a.pieces;
-         i += senders * gridDim.x) {
-      send_token(a, i, number);
-    }
+  const Role role(senders);
+  if (role.sends) {
+    for (size_t i = role.warp; i < a.tokens * a.pieces; i += role.warps) send_token(a, i, number);
   } else {
+    zero_gaps(a, a.data, a.data.width, role.warp, role.warps);
+    if (a.scales.width > 0) zero_gaps(a, a.scales, a.scales.width, role.warp, role.warps);
+    if (a.choices > 0) zero_gaps(a, a.weights, sizeof(float), role.warp, role.warps);
     const size_t slots = a.tokens + (a.call.ranks - 1) * a.limit;
-    const unsigned takers = kWarps - senders;
-    for (size_t i = (warp - senders) * gridDim.x + blockIdx.x; i < slots * a.pieces;
-         i += takers * gridDim.x) {
-      take_token(a, i, number);
-    }
+    for (size_t i = role.warp; i < slots * a.pieces; i += role.warps) take_token(a, i, number);
   }
   finish(a.call, number);
 }
@@ -359,15 +399,12 @@ template <class T, int V>
 __global__ void __launch_bounds__(kPeerThreads)
     sum_rows_kernel(const __grid_constant__ PeerRows a, unsigned senders) {
   const uint64_t number = begin(a.call);
-  const unsigned warp = threadIdx.x / 32;
-  if (warp < senders) {
-    for (size_t i = warp * gridDim.x + blockIdx.x; i < (a.call.ranks - 1) * a.limit * a.pieces;
-         i += senders * gridDim.x) {
-      send_sum<T, V>(a, i, number);
-    }
+  const Role role(senders);
+  if (role.sends) {
+    const size_t slots = (a.call.ranks - 1) * a.limit;
+    for (size_t i = role.warp; i < slots * a.pieces; i += role.warps) send_sum<T, V>(a, i, number);
   } else {
-    for (size_t i = (warp - senders) * gridDim.x + blockIdx.x; i < a.tokens * a.pieces;
-         i += (kWarps - senders) * gridDim.x) {
+    for (size_t i = role.warp; i < a.tokens * a.pieces; i += role.warps) {
       take_sum<T, V>(a, i, number);
     }
   }

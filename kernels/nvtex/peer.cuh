@@ -50,10 +50,13 @@ __device__ __forceinline__ void store_release(uint64_t *counter, uint64_t value)
 // the multiprocessor alone.
 __device__ __forceinline__ uint64_t wait_for(const uint64_t *counter, uint64_t least,
                                              const int *stop) {
-  constexpr unsigned kLooks = 256;
+  constexpr unsigned kLooks = 256, kLongest = 512;
+  unsigned pause = 16;
   for (unsigned i = 1; load_relaxed(counter) < least; ++i) {
     if (i % kLooks == 0 && *static_cast<const volatile int *>(stop) != 0) break;
-    __nanosleep(64);
+    __nanosleep(pause);
+    // Many looks slow down the stores of others.
+    if (pause < kLongest) pause *= 2;
   }
   return load_acquire(counter);
 }
@@ -91,6 +94,21 @@ __device__ __forceinline__ uint64_t begin(const PeerCall &a) {
   }
   __syncthreads();
   return number;
+}
+
+// Tells the other devices that this block has stored its share, and waits for those of all of their
+// blocks: which elements a block has depends on the alignment of its device's memory.
+__device__ __forceinline__ void meet(const PeerCall &a, uint64_t number) {
+  const size_t blocks = gridDim.x, other = threadIdx.x / blocks;
+  __syncthreads();
+  if (threadIdx.x < a.ranks && threadIdx.x != a.rank) {
+    uint64_t *counter = arrived(a.places[threadIdx.x], a.rank * blocks + blockIdx.x);
+    store_release(counter, with_rows(number));
+  }
+  if (other < a.ranks && other != a.rank) {
+    wait_for(arrived(a.places[a.rank], threadIdx.x), without_rows(number), a.stop);
+  }
+  __syncthreads();
 }
 
 // The last block tells the other devices.

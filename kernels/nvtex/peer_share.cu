@@ -35,21 +35,6 @@ namespace {
 // Most blocks, of which each thread waits for one of one rank.
 constexpr size_t kMostBlocks = kPeerThreads / PeerCall::kMostRanks;
 
-// Tells the other devices that this block has stored its share, and waits for those of all of their
-// blocks: which elements a block has depends on the alignment of its device's memory.
-__device__ __forceinline__ void meet(const PeerCall &a, uint64_t number) {
-  const size_t blocks = gridDim.x, other = threadIdx.x / blocks;
-  __syncthreads();
-  if (threadIdx.x < a.ranks && threadIdx.x != a.rank) {
-    uint64_t *counter = arrived(a.places[threadIdx.x], a.rank * blocks + blockIdx.x);
-    store_release(counter, with_rows(number));
-  }
-  if (other < a.ranks && other != a.rank) {
-    wait_for(arrived(a.places[a.rank], threadIdx.x), without_rows(number), a.stop);
-  }
-  __syncthreads();
-}
-
 // The blocks for so many bytes, the same on all devices.
 dim3 grid_of(size_t bytes) {
   const size_t blocks = ceil_div(bytes, kPeerThreads * sizeof(uint4));

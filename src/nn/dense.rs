@@ -582,21 +582,20 @@ impl Dense {
         let mut tape = match split.as_ref().filter(|_| self.row().is_some()) {
             None => self.forward_as(run, active, rows, source, None, Some((y, add, come)), None)?,
             Some(split) => {
-                let tape = if self.sums_parts(run, split, &active, rows)? {
+                if self.sums_parts(run, split, &active, rows)? {
                     let sums = Summed::new(run, split, y)?;
                     let result = Some((y, None, Rows::Go(&sums)));
                     let tape = self.forward_as(run, active, rows, source, None, result, None)?;
-                    sums.finish()?;
+                    sums.finish(self.bias_value(), add)?;
                     tape
                 } else {
-                    split::reduce(Some(split), run, y, |part| {
+                    let tape = split::reduce(Some(split), run, y, |part| {
                         let result = Some((part, None, Rows::Here));
                         self.forward_as(run, active, rows, source, None, result, None)
-                    })?
-                };
-                let bias = self.bias.as_ref().map(|bias| &bias.value.tensor);
-                split::finish(run, y, bias, add)?;
-                tape
+                    })?;
+                    split::finish(run, y, self.bias_value(), add)?;
+                    tape
+                }
             }
         };
         if run.training && dropped {
@@ -610,6 +609,10 @@ impl Dense {
             });
         }
         Ok(tape)
+    }
+
+    fn bias_value(&self) -> Option<&Tensor> {
+        self.bias.as_ref().map(|bias| &bias.value.tensor)
     }
 
     /// The own rows of an input that other ranks share, cast if what is cast can be gathered; none if the input is whole.

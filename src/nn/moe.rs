@@ -497,21 +497,29 @@ impl Moe {
         }
     }
 
-    /// Tokens to the rows of their experts on all ranks.
+    /// Tokens to the rows of their experts on all ranks; rows that no token has become 0.
     fn send_rows(
         &self,
         run: &Run,
         slots: &Slots,
         (x, map): (&Tensor, &Buffer),
-        rows: &QTensor,
+        (rows, numbers): (&QTensor, &Numbers),
     ) -> Result<()> {
         let to = &rows.tensor.rowwise;
         let data = Part::new(x.rowwise.ptr(), to.ptr(), 0);
-        let stored = self.stored(slots, map, to.shape.flatten().0, data);
+        let Bounds { numbers: starts, lengths } = numbers.bounds();
+        let stored = Rows {
+            starts: starts.ptr().wrapping_byte_add(16).cast_const().cast(),
+            lengths: lengths.ptr().cast_const().cast(),
+            experts: lengths.shape.numel(),
+            most: numbers.limit,
+            ..self.stored(slots, map, to.shape.flatten().0, data)
+        };
         // SAFETY: the plans are those of these tokens and rows.
         #[allow(unsafe_code)]
         let sent = unsafe { slots.ranks.send_rows(&stored, split::label(run), run.stream)? };
         if !sent {
+            self.zero_gaps(run, rows, numbers)?;
             let received = self.to_slots(run, slots, x, map)?;
             let tensors = [&received, rows, &slots.map].map(|x| &x.tensor.rowwise);
             experts::to_rows(run, tensors, None)?;
@@ -662,8 +670,7 @@ impl Moe {
                 experts::to_rows(run, [&x.rowwise, &rows.tensor.rowwise, &map], None)?;
             }
             (None, Some(slots)) => {
-                self.zero_gaps(run, &rows, &numbers)?;
-                self.send_rows(run, slots, (x, &map), &rows)?;
+                self.send_rows(run, slots, (x, &map), (&rows, &numbers))?;
             }
             (Some(journey), _) => {
                 let sorted = self.scratch(run, (journey.rows, hidden), dtype)?;

@@ -108,7 +108,8 @@ impl Turn<'_> {
         self.segment.agree(call)
     }
 
-    fn meet(&mut self) -> Result<(), Failure> {
+    /// Meets all ranks.
+    pub fn meet(&mut self) -> Result<(), Failure> {
         self.state.meetings += 1;
         self.segment.meet(self.state.meetings, self.limit)
     }

@@ -102,6 +102,20 @@ struct PeerShift {
     stop: *const c_int,
 }
 
+/// What is added to a sum of ranks that has been rounded: a bias to each row of so many columns, and a matrix; either may
+/// be null. Without columns nothing is added. The same struct is in `kernels/nvtex/rank_sum.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct PeerAdded {
+    pub bias: *const c_void,
+    pub matrix: *const c_void,
+    pub cols: usize,
+}
+
+impl PeerAdded {
+    pub const NOTHING: Self = Self { bias: std::ptr::null(), matrix: std::ptr::null(), cols: 0 };
+}
+
 unsafe extern "C" {
     /// A word of the host, 0, that kernels may read.
     fn nvte_cuda_peer_word(word: *mut *mut c_int) -> Outcome;
@@ -126,7 +140,7 @@ unsafe extern "C" {
     fn nvte_cuda_peer_send(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
     /// Takes the message that has come away: copies it, if there is a place for it.
     fn nvte_cuda_peer_take(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
-    /// Sums or maxima of slots of as many ranks, in their order.
+    /// Sums or maxima of slots of as many ranks, in their order, and what is added to them.
     fn nvte_cuda_peer_sum(
         slots: *const *const u8,
         ranks: usize,
@@ -134,6 +148,7 @@ unsafe extern "C" {
         count: usize,
         dtype: NVTEDType,
         max: bool,
+        added: *const PeerAdded,
         stream: cudaStream_t,
     ) -> Outcome;
     /// Makes a call on the stream follow the one before, which may be on another stream.
@@ -284,6 +299,15 @@ impl Meeting<'_> {
         match self {
             Self::Host(turn) => turn.rendezvous(call),
             Self::Nccl(_) => self.gather(call, &Card::NONE).map(drop),
+        }
+    }
+
+    /// Waits until all ranks have compared this call: the next ones do not wait for each other, and what is announced of the
+    /// second of them takes the place of what was of this one.
+    fn end(&mut self) -> std::result::Result<(), Failure> {
+        match self {
+            Self::Host(turn) => turn.meet(),
+            Self::Nccl(_) => Ok(()),
         }
     }
 }
@@ -437,11 +461,11 @@ impl Slots {
     /// Reduces the own part and what has come from all other ranks, in their order, and takes that away.
     ///
     /// # Safety
-    /// Both have the elements.
+    /// Both have the elements, as has what is added.
     unsafe fn sum(
         &self,
         call: &Call,
-        own: *const u8,
+        (own, added): (*const u8, &PeerAdded),
         (to, count): (*mut u8, usize),
         stream: cudaStream_t,
     ) -> Done {
@@ -454,7 +478,7 @@ impl Slots {
         let max = call.reduction == Reduction::Max;
         let (parts, dtype) = (parts.as_ptr(), call.dtype);
         // SAFETY: as the caller says.
-        done(unsafe { nvte_cuda_peer_sum(parts, ranks, to, count, dtype, max, stream) })?;
+        done(unsafe { nvte_cuda_peer_sum(parts, ranks, to, count, dtype, max, added, stream) })?;
         let nowhere = (std::ptr::null_mut(), 0);
         // SAFETY: nothing is copied.
         (1..ranks).try_for_each(|distance| unsafe { self.take(nowhere, distance, stream) })
@@ -566,7 +590,7 @@ impl Communicator {
                     gathers = call.operation == Some(Operation::AllReduce);
                     let to = (if gathers { own } else { recv }, part / call.dtype_bytes());
                     let share = place(send.cast_mut(), self.rank).cast_const();
-                    slots.sum(&call, share, to, stream)?;
+                    slots.sum(&call, (share, &PeerAdded::NOTHING), to, stream)?;
                     shared = own.cast_const();
                 }
                 if gathers {
@@ -624,21 +648,22 @@ impl Communicator {
         queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
     }
 
-    /// Sums the own part and what others have sent over all distances, in the order of the ranks.
+    /// Sums the own part and what others have sent over all distances, in the order of the ranks, and adds the rest.
     ///
     /// # Safety
-    /// Both have the elements of the call, and all ranks have sent as many to each other.
+    /// All have the elements of the call, and all ranks have sent as many to each other.
     pub(super) unsafe fn sum_copies(
         &self,
         nccl: &Nccl,
         call: &Call,
         (own, to): (*const u8, *mut u8),
+        added: &PeerAdded,
         stream: cudaStream_t,
     ) -> Result<()> {
         let memory = lock(&nccl.peers.copies);
         let Memory::Ready(slots) = &*memory else { return Ok(()) };
         // SAFETY: as the caller says.
-        let queued = unsafe { slots.sum(call, own, (to, call.count), stream) };
+        let queued = unsafe { slots.sum(call, (own, added), (to, call.count), stream) };
         queued.map_err(|failure| self.fail(call, failure))
     }
 
@@ -702,6 +727,7 @@ impl Communicator {
                     drop(slots);
                 }
             }
+            meeting.end()?;
             Ok(made)
         });
         let made = made.map_err(|(call, failure)| self.fail(&call, failure))?;

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::backend::args::ExpertRowsArgs;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -68,6 +69,12 @@ pub struct Rows {
     pub dtype: NVTEDType,
     /// The output has slots, of which those are written that have rows.
     pub slots_only: bool,
+    /// Where a dispatch is to zero the rows that no token has: the first row of each expert, and how many choices there are, of
+    /// which at most `most` have rows unless that is 0.
+    pub starts: *const i64,
+    pub lengths: *const i64,
+    pub experts: usize,
+    pub most: usize,
 }
 
 impl Rows {
@@ -88,6 +95,10 @@ impl Rows {
         probs: null_mut(),
         dtype: NVTEDType::kNVTEByte,
         slots_only: false,
+        starts: null_mut(),
+        lengths: null_mut(),
+        experts: 0,
+        most: 0,
     };
 }
 
@@ -117,6 +128,20 @@ impl Communicator {
     pub unsafe fn sum_rows(&self, rows: &Rows, name: &str, stream: cudaStream_t) -> Result<bool> {
         // SAFETY: as the caller says.
         unsafe { self.move_rows(rows, Way::Back, name, stream) }
+    }
+
+    /// Makes both plans of few tokens. False as [`Self::send_rows`].
+    ///
+    /// # Safety
+    /// Both arguments have been checked.
+    #[cfg(not(nvte_cuda))]
+    pub unsafe fn plan_rows(
+        &self,
+        _: [&ExpertRowsArgs; 2],
+        _: &str,
+        _: cudaStream_t,
+    ) -> Result<bool> {
+        Ok(false)
     }
 
     #[cfg(not(nvte_cuda))]
@@ -164,6 +189,20 @@ mod cuda {
     /// Bytes of a rank's values that a kernel reduces; more are summed in shares.
     const MOST_REDUCED: usize = 256 << 10;
 
+    /// What one block plans: a thread has a token, and its memory all choices. Also in `kernels/ep/peer_plan.cu`.
+    const MOST_PLANNED: usize = 512;
+    const MOST_CHOICES: usize = 8192;
+    const MOST_EXPERTS: usize = 256;
+
+    /// Slots of all ranks for the own tokens, and rows of the own experts for the tokens in them, whose choices a kernel
+    /// brings. The same struct is in `kernels/ep/peer_plan.cu`.
+    #[repr(C)]
+    struct Plans {
+        call: PeerCall,
+        own: ExpertRowsArgs,
+        of_slots: ExpertRowsArgs,
+    }
+
     /// What all ranks have for each other. The same structs are in `kernels/nvtex/peer_share.cu`.
     #[repr(C)]
     struct Share {
@@ -186,6 +225,7 @@ mod cuda {
     unsafe extern "C" {
         fn nvte_cuda_peer_send_rows(args: *const Rows, stream: cudaStream_t) -> Outcome;
         fn nvte_cuda_peer_sum_rows(args: *const Rows, stream: cudaStream_t) -> Outcome;
+        fn nvte_cuda_peer_plan(args: *const Plans, stream: cudaStream_t) -> Outcome;
         fn nvte_cuda_peer_share(args: *const Share, stream: cudaStream_t) -> Outcome;
         fn nvte_cuda_peer_reduce(args: *const Reduce, stream: cudaStream_t) -> Outcome;
         /// Whether all other ranks have finished the calls that this one has.
@@ -231,6 +271,33 @@ mod cuda {
                         Way::Back => nvte_cuda_peer_sum_rows(&args, stream),
                     }
                 }
+            })
+        }
+
+        /// See the one without CUDA.
+        ///
+        /// # Safety
+        /// Both arguments have been checked.
+        pub unsafe fn plan_rows(
+            &self,
+            [own, of_slots]: [&ExpertRowsArgs; 2],
+            name: &str,
+            stream: cudaStream_t,
+        ) -> Result<bool> {
+            // All ranks decide alike: these numbers are the same on all.
+            let fits = own.limit <= MOST_PLANNED
+                && of_slots.tokens * of_slots.topk <= MOST_CHOICES
+                && of_slots.experts <= MOST_EXPERTS;
+            if !fits {
+                return Ok(false);
+            }
+            // The number of a rank's tokens before their choices.
+            let bytes = self.size * 4 * (4 + own.limit * own.topk);
+            let call = Call::new(Operation::Exchange, NVTEDType::kNVTEByte, bytes).named(name);
+            self.by_stores(bytes, &call, stream, |call| {
+                let plans = Plans { call, own: *own, of_slots: *of_slots };
+                // SAFETY: as the caller says.
+                unsafe { nvte_cuda_peer_plan(&plans, stream) }
             })
         }
 

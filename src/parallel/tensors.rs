@@ -1,9 +1,9 @@
 //! Collectives of buffers, for layers and engines over ranks: dtypes, counts and memory are those of the buffers.
 
 use super::Communicator;
-#[cfg(nvte_cuda)]
-use super::Transport;
 use super::call::{Call, Operation, Reduction};
+#[cfg(nvte_cuda)]
+use super::{Transport, peer::PeerAdded};
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
 use crate::types::cudaStream_t;
@@ -109,24 +109,39 @@ impl Communicator {
     }
 
     /// Writes the sum of the own part and of those that all other ranks have sent with [`Self::send`], in the order of the
-    /// ranks.
+    /// ranks. A bias and a matrix are added to it, each if it is there; false if that is left to the caller, as it is where
+    /// they are not made of vectors of the result's dtype.
     #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
     pub fn sum_sent(
         &self,
         own: &Buffer,
         to: &Buffer,
+        [bias, matrix]: [Option<&Buffer>; 2],
         name: &str,
         stream: cudaStream_t,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         #[cfg(nvte_cuda)]
         if let Transport::Nccl(nccl) = &self.transport {
+            let cols = to.shape.flatten().1;
+            let vectors = |buffer: &Buffer| {
+                let places = buffer.ptr().addr() | (cols * to.dtype.bits() / 8);
+                buffer.dtype == to.dtype && places.is_multiple_of(16)
+            };
+            let fits = [bias, matrix].into_iter().flatten().all(vectors);
+            let place =
+                |buffer: Option<&Buffer>| buffer.map_or(null(), |one| one.ptr().cast_const());
+            let added = match fits {
+                true => PeerAdded { bias: place(bias), matrix: place(matrix), cols },
+                false => PeerAdded::NOTHING,
+            };
             let call =
                 Call::new(Operation::ReduceScatter, own.dtype, own.shape.numel()).named(name);
             let memory = (own.ptr().cast_const().cast(), to.ptr().cast());
-            // SAFETY: both have the elements that the call counts.
-            return unsafe { self.sum_copies(nccl, &call, memory, stream) };
+            // SAFETY: all have the elements that the call counts.
+            unsafe { self.sum_copies(nccl, &call, memory, &added, stream)? };
+            return Ok(fits);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Writes the sum of the parts of `parts`, one of each rank, in their order: what an ordered sum over the ranks does

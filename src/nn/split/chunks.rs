@@ -292,16 +292,23 @@ impl<'a> Summed<'a> {
         product(&of(rank), &own)
     }
 
-    /// Writes the sums, in the order of the ranks.
-    pub fn finish(&self) -> Result<()> {
+    /// Writes the sums, in the order of the ranks, and adds a bias and another tensor to them.
+    pub fn finish(&self, bias: Option<&Tensor>, add: Option<&Tensor>) -> Result<()> {
         self.beside.join()?;
         let (run, ranks, y) = (self.beside.run, &self.split.ranks, &self.y.rowwise);
-        if let Some(parts) = self.parts.take() {
-            return ranks.sum_parts(&parts.tensor.rowwise, y, run.stream);
-        }
-        let (rows, size) = (y.shape.flatten().0, ranks.size());
-        let own = rows_of(&self.sent.tensor, &((size - 1) * rows..size * rows));
-        ranks.sum_sent(&own.rowwise, y, label(run), run.stream)
+        let added = match self.parts.take() {
+            Some(parts) => {
+                ranks.sum_parts(&parts.tensor.rowwise, y, run.stream)?;
+                false
+            }
+            None => {
+                let (rows, size) = (y.shape.flatten().0, ranks.size());
+                let own = rows_of(&self.sent.tensor, &((size - 1) * rows..size * rows));
+                let rest = [bias, add].map(|one| one.map(|one| &one.rowwise));
+                ranks.sum_sent(&own.rowwise, y, rest, label(run), run.stream)?
+            }
+        };
+        if added { Ok(()) } else { super::finish(run, self.y, bias, add) }
     }
 }
 

@@ -92,6 +92,23 @@ impl Experts<'_> {
             capacity: slots,
             ..args
         };
+        let (head, rows, map) = self.state.of_slots;
+        let placed = ExpertRowsArgs {
+            sizes: head,
+            starts: head.wrapping_add(2),
+            lengths: head.wrapping_add(2 + local),
+            rows,
+            map,
+            tokens: slots,
+            first: rank * local,
+            experts: local,
+            alignment: layer.alignment,
+            ..args
+        };
+        // SAFETY: the arguments have been checked, and the state has memory for both plans.
+        if unsafe { self.ranks.plan_rows([&sorted, &placed], "nvte_ep_prepare", stream)? } {
+            return Ok(());
+        }
         backend::run(&sorted, stream)?;
         let width = args.topk * args.chosen_dtype.bits() / 8;
         self.with_slots(&[width], stream, |memory| {
@@ -100,21 +117,7 @@ impl Experts<'_> {
             backend::run(&MemsetArgs { ptr: sent, value: 0xFF, bytes: slots * width }, stream)?;
             self.to_slots((args.chosen, args.tokens, width), sent, stream)?;
             self.exchange_slots(memory, &[width], "nvte_ep_prepare", stream)?;
-            let (head, rows, map) = self.state.of_slots;
-            let placed = ExpertRowsArgs {
-                chosen: received,
-                sizes: head,
-                starts: head.wrapping_add(2),
-                lengths: head.wrapping_add(2 + local),
-                rows,
-                map,
-                tokens: slots,
-                first: rank * local,
-                experts: local,
-                alignment: layer.alignment,
-                ..args
-            };
-            backend::run(&placed, stream)
+            backend::run(&ExpertRowsArgs { chosen: received, ..placed }, stream)
         })
     }
 
@@ -185,7 +188,12 @@ impl Experts<'_> {
             Part::new(one.rows.input, one.rows.output, 2 * one.rows.cols * parts)
         };
         let choices = dispatch.choices;
+        let (local, starts) = (self.group.experts / self.ranks.size(), self.state.of_slots.0);
+        let starts = starts.wrapping_add(2).cast_const();
         let rows = Rows {
+            starts,
+            lengths: starts.wrapping_add(local),
+            experts: local,
             rows: data.rows.rows,
             data: part(data, 1),
             scales: scales.as_ref().map_or(Part::NONE, |scales| part(scales, 1)),
@@ -194,11 +202,7 @@ impl Experts<'_> {
             ..self.rows(data.rows.tokens)
         };
         // SAFETY: the dispatch has been checked against the plans.
-        if !unsafe { self.ranks.send_rows(&rows, "nvte_ep_dispatch", stream)? } {
-            return Ok(false);
-        }
-        let gaps = |one: &Move| self.zero_gaps(&one.zeros, 2 * one.rows.cols, stream);
-        dispatch.moves.iter().flatten().try_for_each(gaps).map(|()| true)
+        unsafe { self.ranks.send_rows(&rows, "nvte_ep_dispatch", stream) }
     }
 
     /// Sums the rows of the own experts for each slot, and what has come back for each own token.
