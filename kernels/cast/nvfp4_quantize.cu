@@ -133,6 +133,17 @@ size_t strip_tiles(const NVTEXNvfp4QuantizeArgs &a) {
   return tiles > 0 ? tiles : 1;
 }
 
+// Whether blocks that stay for many tiles cast both directions faster than one block for each tile:
+// they take 71 us where those take 77 on an H200, with 6144 bits to its memory, and 92 where those
+// take 83 on an H100, with 5120.
+cudaError_t has_wide_memory(bool *wide) {
+  int device = 0, bits = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  const cudaError_t error = cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
+  *wide = bits > 5120;
+  return error;
+}
+
 }  // namespace
 }  // namespace nvte
 
@@ -164,9 +175,13 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
         if (args->square && !args->stochastic && !args->scaled_lines && args->hadamard == nullptr) {
           return launch(nvfp4_squares_kernel, tiles, kThreads, stream, p);
         }
-        if (args->rowwise.data != nullptr && args->colwise.data != nullptr && !args->square &&
-            !args->scaled_lines && !args->fast_math && args->hadamard == nullptr &&
-            args->offsets == nullptr && (!args->stochastic || args->variant == NVTEX_NVFP4_TUNED)) {
+        bool stays = args->stochastic && args->variant == NVTEX_NVFP4_TUNED;
+        if (!args->stochastic) {
+          if (const cudaError_t error = has_wide_memory(&stays)) return outcome(error);
+        }
+        if (stays && args->rowwise.data != nullptr && args->colwise.data != nullptr &&
+            !args->square && !args->scaled_lines && !args->fast_math && args->hadamard == nullptr &&
+            args->offsets == nullptr) {
           Device device;
           if (const cudaError_t error = current_device(&device)) return outcome(error);
           const unsigned resident = kPatchBlocks * static_cast<unsigned>(device.sm_count);
