@@ -15,7 +15,7 @@
 namespace nvte {
 namespace {
 
-constexpr unsigned kChoiceBlocks = 3;  // On a multiprocessor.
+constexpr unsigned kChoiceBlocks = 3;  // That a multiprocessor has room for.
 
 // How much roundings move errors. In steps of its scale an element is below 7 and at most 1 from
 // its code. By definition what a code stands for is off by 2^-23 of it and the difference by 2^-24;
@@ -129,7 +129,8 @@ __device__ __forceinline__ void cast_by_definition(const Problem &p, const uint3
   const unsigned lane = threadIdx.x % 32, i = lane % 16, at = block * 16 + i;
   const unsigned r = colwise ? at : line, c = colwise ? line : at;
   const float x = Pair<BF16>::high(tile[word_of(r, c / 2)] << (c % 2 ? 0 : 16));
-  const float most = most_of_tile(fmaxf(0.0f, fabsf(x)));  // Without NaN.
+  // fmaxf() takes 0 for a NaN.
+  const float most = most_of_tile(fmaxf(0.0f, fabsf(x)));
   const float *amax = amax_of(lines, member);
   float global;
   const Nvfp4Scale scale = scale_of(a, amax, global);

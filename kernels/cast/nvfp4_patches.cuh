@@ -16,7 +16,7 @@
 namespace nvte {
 namespace {
 
-constexpr unsigned kPatchBlocks = 2;  // On a multiprocessor.
+constexpr unsigned kPatchBlocks = 2;  // That a multiprocessor has room for.
 
 // Magnitudes for encode_four. Those of BF16 are as exact times 509/512 (see to_bounds).
 template <bool kStochastic>
@@ -60,7 +60,7 @@ struct PatchMemory {
   } columns[2];
   Nvfp4Scale scale[2];  // Of rows and of columns.
   RoundKeys keys;
-  uint64_t offset;  // Of the generator.
+  uint64_t offset;  // Where the stream of random numbers begins, see Generator.
   WarpWords random[kStochastic ? kThreads / 32 : 1];
 };
 static_assert(sizeof(PatchMemory<true>) <= kSharedAnywhere, "fits every GPU");

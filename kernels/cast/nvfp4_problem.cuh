@@ -143,7 +143,7 @@ struct Generator {
   __device__ __forceinline__ explicit Generator(const NVTEXNvfp4QuantizeArgs &a)
       : seed(a.rng_state != nullptr ? a.rng_state[0] : 0),
         offset(a.rng_state != nullptr ? a.rng_state[1] : 0) {}
-  // For draw() alone.
+  // Without a seed: draw() takes the rounds, which have it, from its caller.
   __device__ __forceinline__ explicit Generator(uint64_t offset) : seed(0), offset(offset) {}
 
   // The random words of blocks, halves in order; `rounds` goes from counters to words.

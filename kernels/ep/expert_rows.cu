@@ -6,7 +6,7 @@
 #include "common/launch.cuh"
 #include "common/ptx.cuh"
 #include "common/vec.cuh"
-#include "nvte/backend/ep.h"
+#include "ep/choice.cuh"
 
 namespace nvte {
 namespace {
@@ -14,11 +14,6 @@ namespace {
 constexpr int kThreads = 512;
 
 constexpr int kPlaceThreads = 1024;
-
-__device__ __forceinline__ int64_t chosen_at(const NVTEXExpertRowsArgs &a, size_t i) {
-  return a.chosen_dtype == kNVTEInt64 ? static_cast<const int64_t *>(a.chosen)[i]
-                                      : static_cast<const int *>(a.chosen)[i];
-}
 
 // The numbers of `chosen` that mean an expert.
 struct Range {
@@ -50,15 +45,6 @@ __device__ __forceinline__ bool repeats(const NVTEXExpertRowsArgs &a, size_t t, 
     if (range.has(chosen_at(a, t * a.topk + k))) return true;
   }
   return false;
-}
-
-__device__ __forceinline__ void put(void *array, NVTEDType dtype, size_t i, int64_t value) {
-  if (array == nullptr) return;
-  if (dtype == kNVTEInt64) {
-    static_cast<int64_t *>(array)[i] = value;
-  } else {
-    static_cast<int *>(array)[i] = static_cast<int>(value);
-  }
 }
 
 // A block goes over all choices for one expert, each warp over a part of them, so that their order

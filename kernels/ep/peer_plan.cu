@@ -4,7 +4,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "common/launch.cuh"
-#include "nvte/backend/ep.h"
+#include "ep/choice.cuh"
 #include "nvtex/peer.cuh"
 
 // The same struct is in src/parallel/peer_rows.rs.
@@ -42,19 +42,9 @@ __device__ __forceinline__ int *message(const PeerPlan &a, size_t to, size_t fro
   return reinterpret_cast<int *>(a.call.places[to] + kPeerData) + from * width;
 }
 
-__device__ __forceinline__ void put(void *array, NVTEDType dtype, size_t i, int64_t value) {
-  if (array == nullptr) return;
-  if (dtype == kNVTEInt64) {
-    static_cast<int64_t *>(array)[i] = value;
-  } else {
-    static_cast<int *>(array)[i] = static_cast<int>(value);
-  }
-}
-
 // A choice of an own token, below 0 if there is no such expert.
 __device__ __forceinline__ int choice_at(const NVTEXExpertRowsArgs &a, size_t i) {
-  const int64_t chosen = a.chosen_dtype == kNVTEInt64 ? static_cast<const int64_t *>(a.chosen)[i]
-                                                      : static_cast<const int *>(a.chosen)[i];
+  const int64_t chosen = chosen_at(a, i);
   const auto all = static_cast<int64_t>(a.experts * a.group);
   return chosen >= 0 && chosen < all ? static_cast<int>(chosen) : -1;
 }

@@ -52,7 +52,8 @@ struct Config {
   static constexpr bool kMnCols = kMnCols_, kDerivative = kDerivative_, kSlope = kSlope_;
   static constexpr bool kGated = kGated_, kPromote = kPromote_;
   static constexpr int kDepth = kFp8 ? kDepthFp8 : kDepthBf16;
-  static constexpr int kTileCols = kGated && !kDerivative ? kCols / 2 : kCols;  // Columns of D.
+  // Columns of D that a tile gives.
+  static constexpr int kTileCols = kGated && !kDerivative ? kCols / 2 : kCols;
   // Rows of a piece of a tile, of 64 columns, that a warp applies the function to.
   static constexpr int kPieceRows = kFp8 ? 64 : 16;
   static constexpr int kPiecesDown = kRows / kPieceRows, kPieces = kPanels * kPiecesDown;
