@@ -348,12 +348,15 @@ impl Run {
         Arc::clone(block)
     }
 
+    /// The caller's state of the random numbers.
+    pub fn rng_state(&self) -> Result<&Tensor> {
+        let expected = "Int64 [2], seed and offset (for dropout, or gradients of NVFP4)";
+        self.rng_state.as_ref().ok_or_else(|| Error::argument("step.rng_state", expected, "null"))
+    }
+
     /// The state of the random numbers from `site` on.
     pub fn random(&self, site: u32) -> Result<QTensor> {
-        let Some(from) = &self.rng_state else {
-            let expected = "Int64 [2], seed and offset (for dropout, or gradients of NVFP4)";
-            return Err(Error::argument("step.rng_state", expected, "null"));
-        };
+        let from = self.rng_state()?;
         let mut state = QTensor::plain(self, (1, 2), kNVTEInt64, Lifetime::Tape)?;
         state.tensor.rowwise.shape = Shape::new(&[2]);
         ops::rng_state(self, from, &state.tensor, self.first_site + site)?;

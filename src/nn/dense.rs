@@ -541,6 +541,13 @@ impl Dense {
         Ok(plain)
     }
 
+    /// Refuses a step without the random numbers that this layer's casts need. For modules that write an output before
+    /// this layer runs.
+    pub fn check_step(&mut self, run: &Run) -> Result<()> {
+        let random = run.training && self.prepare(run)?.quantizer(Role::GradOutput).is_stochastic();
+        if random { run.rng_state().map(drop) } else { Ok(()) }
+    }
+
     /// `y = x W^T + b`, plus `add`; x is what `source` gives, a matrix of `rows` rows. Where ranks share rows, x and y
     /// have those of this rank.
     pub fn forward(

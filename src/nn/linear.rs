@@ -53,6 +53,7 @@ impl Linear {
         let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
         let source = match z {
             Some(z) => {
+                self.dense.check_step(run)?;
                 layer.write(run, &norm, z)?;
                 Source::Ready(z)
             }

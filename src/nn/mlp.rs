@@ -96,6 +96,8 @@ impl LayerNormMlp {
         let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
         let source = match z {
             Some(z) => {
+                self.fc1.check_step(run)?;
+                self.fc2.check_step(run)?;
                 layer.write(run, &norm, z)?;
                 Source::Ready(z)
             }
