@@ -12,7 +12,7 @@
 // NVTE_FUZZ_SEED       switches the fuzzer on; a run with the same seed makes the same calls
 // NVTE_FUZZ_RATE       changed calls for each call of the program, on average (0.5)
 // NVTE_FUZZ_CALL       makes only the changed call of this number
-// NVTE_FUZZ_REPORT     file for the report; its first 8 KiB hold the call that runs
+// NVTE_FUZZ_REPORT     new file for the report; its first 8 KiB hold the call that runs
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -41,9 +41,11 @@ void start() {
   g.pid = getpid();
   g.counts.resize(number_of_functions());
   if (const char *path = getenv("NVTE_FUZZ_REPORT")) {
-    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    // Where ranks are processes, the one that comes first changes calls and reports.
+    if (file < 0) return;
     // With its blocks: where the disk is full, a store into a hole would be a signal.
-    if (file >= 0 && posix_fallocate(file, 0, REPORT_BYTES) == 0) {
+    if (posix_fallocate(file, 0, REPORT_BYTES) == 0) {
       void *map = mmap(nullptr, REPORT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
       if (map != MAP_FAILED) g.report = (char *)map;
     }

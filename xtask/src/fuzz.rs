@@ -272,6 +272,8 @@ fn one_run(
 ) -> Result<()> {
     let base = programs.reports.join(format!("fuzz-{}-{}", std::process::id(), run.seed));
     let (report, log) = (base.with_extension("report"), base.with_extension("log"));
+    // The program makes it anew.
+    let _ = fs::remove_file(&report);
     let mut command = match sanitizer {
         Some(sanitizer) => {
             let mut command = tree.command(sanitizer);
