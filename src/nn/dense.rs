@@ -205,6 +205,11 @@ impl DenseTape {
     pub fn rows(&self) -> usize {
         self.rows
     }
+
+    /// Whether the gradient of the output is cast with a scale from its amax: whoever writes it may give that.
+    pub fn scales_grad(&self) -> bool {
+        self.active.quantizer(Role::GradOutput).is_current()
+    }
 }
 
 /// The derivatives of an activation that products apply.
