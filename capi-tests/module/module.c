@@ -533,7 +533,7 @@ static void cases_tiles(void) {
       check_net(&n, NULL, i == 1 ? kNVTEBFloat16 : kNVTEFloat32, i == 2);
     }
   }
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 12; i++) {
     Net n = {.kind = NORM_MLP, .dtype = kNVTEBFloat16, .rows = 256, .hidden = 640, .wide = 448};
     n.gated = i & 1;
     n.activation = n.gated ? SWIGLU : GELU;

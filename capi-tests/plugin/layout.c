@@ -164,6 +164,7 @@ AT(NVTEXAttentionArgs, workspace_bytes, 1016);
 AT(NVTEXAttentionArgs, heads_before, 1024);
 AT(NVTEXAttentionArgs, other_heads, 1032);
 AT(NVTEXAttentionArgs, sums, 1040);
+AT(NVTEXAttentionArgs, grads_amax, 1048);
 AT(NVTEXAttentionSide, cu_seqlens, 0);
 AT(NVTEXAttentionSide, starts, 8);
 AT(NVTEXAttentionSide, max_seqlen, 16);
@@ -759,6 +760,7 @@ AT(NVTEXRopeArgs, freqs_rows, 424);
 AT(NVTEXRopeArgs, interleaved, 432);
 AT(NVTEXRopeArgs, backward, 433);
 AT(NVTEXRopeArgs, dtype, 436);
+AT(NVTEXRopeArgs, amax, 440);
 AT(NVTEXRopePart, input, 0);
 AT(NVTEXRopePart, output, 8);
 AT(NVTEXRopePart, freqs, 16);
@@ -1051,6 +1053,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1043 fields\n");
+  printf("1045 fields\n");
   return 0;
 }

@@ -294,6 +294,9 @@ const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *args,
   if (a.bias.data != nullptr && a.alibi) return "ALiBi and a bias; nearest: one of them";
   if (a.bias.data == nullptr && a.dbias.data != nullptr) return "dbias without a bias";
   if (a.dbias.data != nullptr && a.q_side.max_seqlen == 0) return "dbias without queries";
+  if (a.grads_amax != nullptr && is_long(a)) {
+    return "the amax of the gradients with more than 128 elements of a head";
+  }
   if (a.sums != nullptr && !adds_up(a)) {
     return "sums of gradients with dropout, a softmax offset, sequences of several lengths, groups "
            "of heads, or more than 128 elements of a head";

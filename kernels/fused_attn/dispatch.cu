@@ -23,7 +23,8 @@ constexpr uint32_t kCount = sizeof kImplementations / sizeof *kImplementations;
 
 // Why an implementation declines, or null.
 const char *declines(const Implementation &one, const NVTEXAttentionArgs &a, size_t *workspace) {
-  if (a.sums != nullptr && one.run != nvte_attention_sm90_backward) return "sums of the gradients";
+  const bool more = a.sums != nullptr || a.grads_amax != nullptr;
+  if (more && one.run != nvte_attention_sm90_backward) return "sums or the amax of the gradients";
   return one.reject(&a, workspace);
 }
 

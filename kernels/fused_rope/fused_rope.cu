@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/launch.cuh"
-#include "common/vec.cuh"
+#include "common/reduce.cuh"
 #include "nvte/backend/fused_rope.h"
 
 namespace nvte {
@@ -206,6 +206,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
   }
   __syncthreads();
 
+  AbsMax<T> amax;
   int held = -1;
   Factors<N> fa = {}, fb = {};
   while (i < end) {
@@ -235,10 +236,16 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
       }
       store(head[k].output, first, a[k]);
       if (pair) store(head[k].output, second, b[k]);
+      amax.add(a[k]);
+      if (pair) amax.add(b[k]);
     }
     i += kTogether * step;
     fetch();
   }
+  if (args.amax == nullptr) return;
+  const int most = warp_max(amax.bits());
+  int *const to = reinterpret_cast<int *>(args.amax);
+  if (threadIdx.x % 32 == 0 && most > __ldcg(to)) atomicMax(to, most);
 }
 
 template <class T, int N, bool kInterleaved>

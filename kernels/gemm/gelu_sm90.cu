@@ -1,7 +1,8 @@
 // Products in BF16 or FP8 whose epilogue is an activation or its derivative, for compute capability
 // 9.0: D = gelu(B A + bias), which also keeps what GELU was applied to, or its derivative there,
-// and D = (B A) gelu'(aux) or (B A) aux, with the sums of D's columns. In FP8 the derivative is
-// always kept, SwiGLU is another function, and D is cast along its rows and its columns.
+// and D = (B A) gelu'(aux) or (B A) aux, with the sums of D's columns. With operands in FP8 the
+// derivative is always kept, SwiGLU is another function, and D is cast along its rows and its
+// columns, or left in BF16, with its largest magnitude, to who casts it with a scale made of that.
 //
 // A block keeps its multiprocessor and takes tiles of 128 rows by 192 columns, one after the other.
 // A producer copies operands, two consumers multiply 64 rows each and leave the tile, rounded to
@@ -15,7 +16,8 @@
 // arithmetic 132. With tiles of 256 columns, which leave registers for three warps, 132 and 179.
 // Where aux has the derivative 138 and 131. H100, in FP8, 8192 x 16384, k 4096, casts included:
 // with GELU 798 us (by cuBLASLt and a pass 767 + 193), with its derivative and sums 862 (769 +
-// 277); SwiGLU of 14336 columns 1337 (1296 + 243), its derivative 845 (680 + 409).
+// 277); SwiGLU of 14336 columns 1337 (1296 + 243), its derivative 845 (680 + 409). To BF16 804
+// (780 + 185), 855 (781 + 265), 1353 (1318 + 233) and 835 (692 + 387).
 
 #include "common/launch.cuh"
 #include "common/limits.cuh"
@@ -41,14 +43,14 @@ constexpr int kConsumerThreads = 256;
 constexpr int kFinishBarrier = 1;
 
 // In: a tag of Product. kGated: SwiGLU, where a tile has as many columns of the gate as of what
-// it opens for; only in FP8. Out: what D has. kPromote: sums of each 128 of the inner dimension
+// it opens for; only of FP8. Out: what D has. kPromote: sums of each 128 of the inner dimension
 // are added up outside of the tensor cores, whose own sums of 8-bit products have fewer bits.
 template <class In_, class Out_, bool kMnCols_, bool kDerivative_, bool kSlope_,
           bool kGated_ = false, bool kPromote_ = false>
 struct Config {
   using In = In_;
   using Out = Out_;
-  static constexpr bool kFp8 = Out::kBytes == 1;
+  static constexpr bool kFp8 = !std::is_same_v<In, BF16>;  // The operands.
   static constexpr bool kMnCols = kMnCols_, kDerivative = kDerivative_, kSlope = kSlope_;
   static constexpr bool kGated = kGated_, kPromote = kPromote_;
   static constexpr int kDepth = kFp8 ? kDepthFp8 : kDepthBf16;
@@ -445,14 +447,16 @@ __device__ __forceinline__ float swiglu(float g, float u, float &by_gate, float 
   return by_other * u;
 }
 
-// As finish(), with results in FP8, which go to D along its rows and, turned round where the piece
-// has lain, along its columns. A thread takes 8 columns of four neighbouring rows at a time, a warp
-// the lines of a step: 16, or 32 where the piece has 32 columns of each of two operands.
+// As finish(), of operands in FP8: results are FP8, which go to D along its rows and, turned round
+// where the piece has lain, along its columns, or BF16, along the rows alone. A thread takes 8
+// columns of four neighbouring rows at a time, a warp the lines of a step: 16, or 32 where the
+// piece has 32 columns of each of two operands.
 template <class C>
-__device__ __forceinline__ void finish_codes(const Params &p, unsigned char *shared,
-                                             Control<C> &control) {
+__device__ __forceinline__ void finish_fp8(const Params &p, unsigned char *shared,
+                                           Control<C> &control) {
   using Out = typename C::Out;
   using Lot = Vec<BF16, 8>;
+  constexpr bool kCodes = Out::kBytes == 1;
   static_assert(C::kSlope, "derivatives are left, or multiplied by");
   constexpr bool kDerivative = C::kDerivative, kTwoIn = C::kGated && !kDerivative;
   constexpr int kOutputs = C::kGated && kDerivative ? 2 : 1;
@@ -465,8 +469,8 @@ __device__ __forceinline__ void finish_codes(const Params &p, unsigned char *sha
   const int unit = lane % kUnits, quad = lane / kUnits;
   const size_t aux_pitch = static_cast<size_t>(p.m) * kSlopes;
   const size_t pitch = static_cast<size_t>(p.m) * kOutputs, height = static_cast<size_t>(p.n);
-  auto *const d = static_cast<uint8_t *>(p.d), *const columns = static_cast<uint8_t *>(p.columns);
-  const float scale = *p.scale_d;
+  auto *const columns = static_cast<uint8_t *>(p.columns);
+  const float scale = kCodes ? *p.scale_d : 1.0f;
   float amax = 0.0f;
   PipelineState<1> in;
   int row, col;
@@ -509,7 +513,7 @@ __device__ __forceinline__ void finish_codes(const Params &p, unsigned char *sha
         __syncwarp();
 #pragma unroll 1
         for (int o = 0; o < kOutputs; ++o) {
-          Vec<Out, 8> codes[4];
+          Vec<Out, 8> results[4];
           Lot slopes[4];
           if constexpr (kDerivative) {
 #pragma unroll
@@ -551,14 +555,15 @@ __device__ __forceinline__ void finish_codes(const Params &p, unsigned char *sha
 #pragma unroll
             for (int e = 0; e < 8; ++e) {
               amax = fmaxf(amax, fabsf(f[e]));
-              f[e] = __fmul_rn(f[e], scale);
+              if constexpr (kCodes) f[e] = __fmul_rn(f[e], scale);
             }
-            codes[r] = from_float<Out>(f);
-            store(d, (row0 + line + r) * pitch + o * p.m + col0 + 8 * unit, codes[r]);
+            results[r] = from_float<Out>(f);
+            store(p.d, (row0 + line + r) * pitch + o * p.m + col0 + 8 * unit, results[r]);
           }
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const uint32_t by_row[4] = {codes[0].w[j], codes[1].w[j], codes[2].w[j], codes[3].w[j]};
+          for (int j = 0; kCodes && j < 2; ++j) {
+            const uint32_t by_row[4] = {results[0].w[j], results[1].w[j], results[2].w[j],
+                                        results[3].w[j]};
             uint32_t by_col[4];
             transpose_words(by_row, by_col);
 #pragma unroll
@@ -571,7 +576,7 @@ __device__ __forceinline__ void finish_codes(const Params &p, unsigned char *sha
       }
       __syncwarp();
 #pragma unroll
-      for (int o = 0; o < kOutputs; ++o) {
+      for (int o = 0; kCodes && o < kOutputs; ++o) {
 #pragma unroll 4
         for (int j = 0; j < kPieceCols / 8; ++j) {
           const int own = kTwoIn ? lane % 4 : j, e = kTwoIn ? 2 * j + lane / 16 : lane % 8;
@@ -605,6 +610,11 @@ __device__ __forceinline__ void finish_codes(const Params &p, unsigned char *sha
       if (p.sums != nullptr) add_sums<C>(p, control, i, t, row, col);
     }
     in.advance();
+  }
+  if constexpr (!kCodes) {
+    // That of what is stored.
+    const float pair[2] = {amax, 0.0f};
+    amax = __uint_as_float(BF16::from_float(pair) << 16);
   }
   const int most = warp_max(__float_as_int(amax));
   if (lane == 0 && p.amax != nullptr) atomicMax(reinterpret_cast<int *>(p.amax), most);
@@ -642,7 +652,7 @@ __global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
     if (warp == kConsumerThreads / 32) {
       produce<C>(p, shared, control);
     } else if constexpr (C::kFp8) {
-      finish_codes<C>(p, shared, control);
+      finish_fp8<C>(p, shared, control);
     } else {
       finish<C>(p, shared, control);
     }
@@ -695,14 +705,16 @@ NVTEXOutcome run(const Params &p, unsigned blocks, cudaStream_t stream) {
 }
 
 // FP8: the functions leave their derivatives, and only the derivatives promote sums.
-template <bool kGated>
+template <bool kGated, bool kCodes>
 NVTEXOutcome run_fp8(const NVTEXGemmArgs &a, bool derivative, const Params &p, unsigned blocks,
                      cudaStream_t stream) {
-  if (!derivative) return run<Config<E4M3, E4M3, false, false, true, kGated>>(p, blocks, stream);
+  using Out = std::conditional_t<kCodes, E4M3, BF16>;
+  if (!derivative) return run<Config<E4M3, Out, false, false, true, kGated>>(p, blocks, stream);
   if (a.b_dtype == kNVTEFloat8E4M3) {
-    return run<Config<E4M3, E4M3, false, true, true, kGated, true>>(p, blocks, stream);
+    return run<Config<E4M3, Out, false, true, true, kGated, true>>(p, blocks, stream);
   }
-  return run<Config<E5M2TimesE4M3, E5M2, false, true, true, kGated, true>>(p, blocks, stream);
+  using OutE5M2 = std::conditional_t<kCodes, E5M2, BF16>;
+  return run<Config<E5M2TimesE4M3, OutE5M2, false, true, true, kGated, true>>(p, blocks, stream);
 }
 
 }  // namespace
@@ -728,14 +740,14 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   if (device.arch != 90) return unimplemented("these products run on compute capability 9.0");
-  const bool fp8 = a.d_columns != nullptr;
-  // What derivatives multiply and what comes of it has one format.
+  const bool fp8 = a.a_dtype == kNVTEFloat8E4M3, codes = a.d_columns != nullptr;
+  // What derivatives multiply and what comes of it in FP8 has one format.
   const NVTEDType rows_dtype = !fp8                                         ? kNVTEBFloat16
                                : derivative && a.b_dtype == kNVTEFloat8E5M2 ? kNVTEFloat8E5M2
                                                                             : kNVTEFloat8E4M3;
   const bool dtypes =
       a.a_dtype == (fp8 ? kNVTEFloat8E4M3 : kNVTEBFloat16) && a.b_dtype == rows_dtype &&
-      a.d_dtype == rows_dtype && a.aux_dtype == kNVTEBFloat16 &&
+      a.d_dtype == (codes ? rows_dtype : kNVTEBFloat16) && a.aux_dtype == kNVTEBFloat16 &&
       (!with_bias || a.bias_dtype == kNVTEBFloat16 || (derivative && a.bias_dtype == kNVTEFloat32));
   constexpr size_t kMost = 1 << 29;
   const size_t depth = fp8 ? kDepthFp8 : kDepthBf16;
@@ -750,7 +762,8 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
         static_cast<const void *>(a.bias), static_cast<const void *>(a.d_columns)}) {
     aligned_16 = aligned_16 && aligned(data, 16);
   }
-  if (!dtypes || !sizes || !aligned_16 || a.transb || (!fp8 && a.alpha != 1.0f) || a.beta != 0.0f ||
+  const bool fp8_only = codes || a.alpha != 1.0f || a.amax_d != nullptr;
+  if (!dtypes || !sizes || !aligned_16 || a.transb || (!fp8 && fp8_only) || a.beta != 0.0f ||
       a.sm_count != 0) {
     return unimplemented("the product is not one of whole tiles in BF16 or FP8");
   }
@@ -793,8 +806,12 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
   if (done.status != NVTEX_BACKEND_OK) return done;
   const unsigned blocks = static_cast<unsigned>(device.sm_count) / 2 * 2;
   if (fp8) {
-    done = gated ? run_fp8<true>(a, derivative, p, blocks, stream)
-                 : run_fp8<false>(a, derivative, p, blocks, stream);
+    const auto with_result = [&](auto codes) {
+      constexpr bool kCodes = decltype(codes)::value;
+      return gated ? run_fp8<true, kCodes>(a, derivative, p, blocks, stream)
+                   : run_fp8<false, kCodes>(a, derivative, p, blocks, stream);
+    };
+    done = codes ? with_result(std::true_type{}) : with_result(std::false_type{});
   } else if (a.aux_slope) {
     done = derivative ? run<Config<BF16, BF16, true, true, true>>(p, blocks, stream)
                       : run<Config<BF16, BF16, false, false, true>>(p, blocks, stream);

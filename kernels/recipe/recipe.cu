@@ -25,7 +25,10 @@ __device__ __forceinline__ void amax_range(const void *in, size_t begin, size_t 
                                            AbsMax<T> &amax) {
   constexpr size_t kStride = size_t{kAmaxThreads} * N;
   const size_t step = size_t{gridDim.x} * kStride * kUnroll;
-  size_t i = begin + blockIdx.x * (kStride * kUnroll) + threadIdx.x * N;
+  // From the end on: what was written last may be in L2 still, and what comes next begins where
+  // this ends.
+  const size_t block = gridDim.x - 1 - blockIdx.x;
+  size_t i = begin + block * (kStride * kUnroll) + threadIdx.x * N;
   for (; i < end; i += step) {
     const size_t left = end - i;
     Vec<T, N> x[kUnroll];

@@ -14,7 +14,7 @@ use super::quantizer::QTensor;
 use super::split::{self, Shard, Side, Split, Spread};
 use super::{Argument, Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
-use crate::op::fused_attn::attention::{Attention, Backward, Inputs};
+use crate::op::fused_attn::attention::{Attention, Backward, Inputs, More};
 use crate::op::fused_attn::layout::Layout;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Mask_Type::*;
@@ -296,7 +296,7 @@ impl Core {
         parts: [&Tensor; 3],
         [o, d_o, stats]: [&Tensor; 3],
         [dq, dk, dv]: [&Tensor; 3],
-        sums: Option<&Tensor>,
+        more: More,
     ) -> Result<bool> {
         let read = match &tape.fp8 {
             Some(fp8) => Some(fp8.dequantized(run, self.config.dtype)?),
@@ -316,16 +316,16 @@ impl Core {
             dv,
             dbias: None,
             doffset: doffset.as_ref().map(|landed| &landed.tensor),
-            sums,
+            more,
         };
-        let summed = match &self.ranks {
+        let gives_more = match &self.ranks {
             None => ops::attention_backward(run, &tape.op, &tensors)?,
             Some(ranks) => ranks.backward(run, &tape.op, &tensors).map(|()| false)?,
         };
         if let (Some(offset), Some(landed)) = (offset, &doffset) {
             offset.deposit(run, landed)?;
         }
-        Ok(summed)
+        Ok(gives_more)
     }
 }
 
@@ -464,7 +464,7 @@ impl Layer for DotProductAttention {
         }
         let grads = [&grads[0], &grads[1], &grads[2]];
         let outputs = [&tape.o, &d_o, &tape.core.stats.tensor];
-        self.core.backward_to(run, &tape.core, inputs, outputs, grads, None).map(drop)
+        self.core.backward_to(run, &tape.core, inputs, outputs, grads, More::NONE).map(drop)
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
@@ -1007,11 +1007,11 @@ impl MultiheadAttention {
         };
         let d_o = scratch((rows, heads * dim_qk))?;
         self.proj.backward_to(run, proj, dy, None, None, Some(&d_o.tensor))?;
-        let packed = scratch((rows, self.first.dense.outputs))?;
+        let mut packed = scratch((rows, self.first.dense.outputs))?;
         self.clear(run, &packed)?;
         let [o, d_o] = [o, &d_o].map(|t| self.part(&t.tensor, lengths, heads, 0));
         let outputs = [&o, &d_o, &stats.tensor];
-        let whole = &packed.tensor;
+        let whole = &packed.tensor.clone();
         let mut sums = None;
         if let Some(key_value) = &tape.key_value {
             let kv = scratch((length_kv * batch, 2 * groups * dim_qk))?;
@@ -1020,7 +1020,7 @@ impl MultiheadAttention {
             let lengths_kv = [length_kv, batch];
             let [dk, dv] = [0, 1].map(|which| self.part(&kv.tensor, lengths_kv, groups, which));
             let grads = [&dq, &dk, &dv];
-            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, None)?;
+            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, More::NONE)?;
             if let Some(linear) = &mut self.key_value {
                 linear.backward_to(
                     run,
@@ -1036,10 +1036,19 @@ impl MultiheadAttention {
             let grads = [&dq, &dk, &dv];
             // What attention adds up on its way is the gradient of the bias before it.
             let own = self.first.grad_sums(run, &tape.first)?;
-            let to = own.as_ref().map(|sums| &sums.tensor).filter(|_| self.core.ranks.is_none());
+            let mut more = More::NONE;
+            if self.core.ranks.is_none() {
+                more.sums = own.as_ref().map(|sums| &sums.tensor);
+                if self.first.scales_grad(&tape.first) {
+                    more.amax = Some(packed.add_amax(run)?);
+                }
+            }
             let parts = tape.heads.all();
-            let summed = self.core.backward_to(run, &tape.core, parts, outputs, grads, to)?;
-            sums = own.filter(|_| summed);
+            if self.core.backward_to(run, &tape.core, parts, outputs, grads, more)? {
+                sums = own;
+            } else {
+                packed.tensor.amax = Buffer::UNSET;
+            }
         } else {
             let parts = [
                 self.alone(run, lengths, heads)?,
@@ -1048,17 +1057,22 @@ impl MultiheadAttention {
             ];
             parts.iter().try_for_each(|part| self.clear(run, part))?;
             let grads = [&parts[0].tensor, &parts[1].tensor, &parts[2].tensor];
-            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, None)?;
+            self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads, More::NONE)?;
             let sequences = tape.sequences.as_ref();
             let rope = self.rope(lengths, tape.frequencies.as_ref(), None, sequences)?;
             match &tape.norms {
-                None => rope.run(run, true, whole, grads)?,
+                None => {
+                    if self.first.scales_grad(&tape.first) {
+                        packed.add_amax(run)?;
+                    }
+                    rope.run(run, true, &packed.tensor, grads)?;
+                }
                 Some(norms) => self.normed_backward(run, &rope, norms, whole, grads)?,
             }
         }
         let grad = match &sums {
-            Some(sums) => Grad::Summed(whole, Some(sums)),
-            None => Grad::Ready(whole),
+            Some(sums) => Grad::Summed(&packed.tensor, Some(sums)),
+            None => Grad::Ready(&packed.tensor),
         };
         self.first.backward_to(run, &tape.first, &grad, dz, add, dx)
     }

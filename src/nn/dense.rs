@@ -5,7 +5,7 @@ use super::context::{Microbatch, Run};
 use super::memory::Lifetime;
 use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
-use super::quantizer::{QTensor, Quantizer, Source, Usage, is_high_precision};
+use super::quantizer::{QTensor, Quantizer, Source, Usage, Write, is_high_precision};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
 use super::split::chunks::{self, For, Gathered, Rows, Summed};
 use super::split::{self, GradSum, Shard, Side, Split, Spread};
@@ -205,6 +205,11 @@ impl DenseTape {
     pub fn rows(&self) -> usize {
         self.rows
     }
+
+    /// Whether the gradient of the output is cast with a scale from its amax: whoever writes it may give that.
+    pub fn scales_grad(&self) -> bool {
+        self.active.quantizer(Role::GradOutput).is_current()
+    }
 }
 
 /// The derivatives of an activation that products apply.
@@ -242,9 +247,12 @@ impl Dx<'_> {
 /// The gradient of a layer's output.
 pub enum Grad<'a> {
     Ready(&'a Tensor),
-    /// With the sums of its columns, as [`Dense::bias_sums`] or [`Dense::grad_sums`] has made room for them; none: the
-    /// bias gets no gradient here. It may be cast already.
+    /// With the sums of its columns, as [`Dense::grad_sums`] has made room for them; none: the bias gets no gradient
+    /// here.
     Summed(&'a Tensor, Option<&'a QTensor>),
+    /// What this writes, along rows and columns if it casts, with the sums of its columns, for which
+    /// [`Dense::bias_sums`] has made room.
+    Computed(&'a Write<'a>, Option<&'a QTensor>),
     /// `f'(input) * grad`
     Activation {
         f: &'a Activation,
@@ -765,7 +773,7 @@ impl Dense {
         let e4m3 = [input, weight, active.quantizers[0], active.quantizers[1]];
         let same_grads = active.quantizers[2].dtype == next.quantizers[2].dtype;
         let trained = |layer: &Self| run.training && layer.weight.grad.is_some();
-        Ok(all(Quantizer::is_delayed)
+        Ok((all(Quantizer::is_delayed) || all(Quantizer::is_current))
             && quantized(&active)
             && quantized(&next)
             && e4m3.iter().all(|quantizer| quantizer.dtype == kNVTEFloat8E4M3)
@@ -779,33 +787,7 @@ impl Dense {
             && op::gemm::fuses_activation_in_fp8(sizes[1])?)
     }
 
-    /// Room for the operand of this layer that [`Self::forward_active`] of the layer before writes: none in high
-    /// precision.
-    pub fn room_for_input(&mut self, run: &Run, rows: usize) -> Result<QTensor> {
-        let active = self.prepare(run)?;
-        let quantizer = active.quantizer(Role::Input);
-        let shape = (rows, self.inputs);
-        if quantizer.is_none() {
-            return QTensor::plain(run, shape, self.dtype, Lifetime::Tape);
-        }
-        let slot = active.slot(Role::Input, true);
-        let usage = Usage { rowwise: true, colwise: true };
-        quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Tape)
-    }
-
-    /// Room for the gradient of this layer's output that [`Self::backward_active`] of the layer behind writes.
-    pub fn room_for_grad(&self, run: &Run, tape: &DenseTape) -> Result<QTensor> {
-        let quantizer = tape.active.quantizer(Role::GradOutput);
-        let shape = (tape.rows, self.outputs);
-        if quantizer.is_none() {
-            return QTensor::plain(run, shape, self.dtype, Lifetime::Scratch);
-        }
-        let slot = tape.active.slot(Role::GradOutput, true);
-        let usage = Usage { rowwise: true, colwise: true };
-        quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Scratch)
-    }
-
-    /// `y = f(x W^T + b)`, with the derivatives in `slopes`; y is cast if its tensor has scales.
+    /// `y = f(x W^T + b)`, with the derivatives in `slopes`; y is cast if it is FP8, else its amax is raised if it has one.
     pub fn forward_active(
         &mut self,
         run: &Run,
@@ -820,8 +802,8 @@ impl Dense {
         self.forward_as(run, active, rows, source, None, result, Some(slopes))
     }
 
-    /// As [`Self::backward`], where x was an activation of something: `dx` is the gradient of that, which is cast if its
-    /// tensor has scales.
+    /// As [`Self::backward`], where x was an activation of something: `dx` is the gradient of that, which is written as y by
+    /// [`Self::forward_active`].
     pub fn backward_active(
         &mut self,
         run: &Run,
@@ -834,7 +816,7 @@ impl Dense {
         self.backward_whole(run, tape, dy, dx)
     }
 
-    /// Where the gradient of the bias may be written for [`Grad::Summed`]; none if it is not wanted.
+    /// Where the gradient of the bias may be written for [`Grad::Computed`]; none if it is not wanted.
     pub fn bias_sums(&self, run: &Run) -> Result<Option<QTensor>> {
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
         bias.map(|bias| bias.any_landing(run)).transpose()
@@ -1095,13 +1077,13 @@ impl Dense {
         // The product's epilogue would be a pass of its own, too: cuBLASLt has a kernel for it, of about the same speed.
         let landing;
         let dbias = match dy {
-            Grad::Summed(_, sums) => *sums,
+            Grad::Summed(_, sums) | Grad::Computed(_, sums) => *sums,
             _ => {
                 landing = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
                 landing.as_ref()
             }
         };
-        let summed = matches!(dy, Grad::Summed(..));
+        let summed = matches!(dy, Grad::Summed(..) | Grad::Computed(..));
         let sums = dbias.map(|dbias| &dbias.tensor).filter(|_| !summed);
 
         let usage = Usage { rowwise: dx.to.is_some(), colwise: wgrad.is_some() };
@@ -1242,7 +1224,11 @@ impl Dense {
             return self.plain_grad(run, dy, shape, sums).map(Some);
         }
         let cast = match (dy, sums) {
-            (Grad::Summed(dy, _), _) if dy.dtype().is_fp8() => QTensor::borrowed((*dy).clone()),
+            (Grad::Computed(write, _), _) => {
+                let usage = Usage { rowwise: true, colwise: true };
+                let source = Source::Computed { write: *write, configurable: false };
+                quantizer.produce(run, shape, dtype, usage, slot, &source)?
+            }
             (Grad::Ready(dy) | Grad::Summed(dy, _), None) => {
                 quantizer.produce(run, shape, dtype, usage, slot, &Source::Ready(dy))?
             }
@@ -1281,6 +1267,11 @@ impl Dense {
             (Grad::Activation { f, grad, input }, _) => {
                 let out = scratch()?;
                 f.backward(run, grad, input, &out.tensor, config)?;
+                out
+            }
+            (Grad::Computed(write, _), _) => {
+                let out = scratch()?;
+                write(&out.tensor, config)?;
                 out
             }
             (Grad::Ready(dy) | Grad::Summed(dy, _), _) => QTensor::borrowed((*dy).clone()),

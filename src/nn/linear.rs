@@ -93,6 +93,11 @@ impl Linear {
         layer.backward_to(run, norm, &total.tensor, add, dx)
     }
 
+    /// As [`DenseTape::scales_grad`].
+    pub fn scales_grad(&self, tape: &LinearTape) -> bool {
+        tape.dense.scales_grad()
+    }
+
     /// As [`Dense::grad_sums`].
     pub fn grad_sums(&self, run: &Run, tape: &LinearTape) -> Result<Option<QTensor>> {
         self.dense.grad_sums(run, &tape.dense)

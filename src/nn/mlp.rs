@@ -6,12 +6,13 @@ use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::Activation;
 use super::parameter::Parameter;
-use super::quantizer::{QTensor, Source, is_high_precision};
+use super::quantizer::{QTensor, Source};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::backend::args::Function;
 use crate::error::Result;
 use crate::tensor::Tensor;
 use crate::verbose::{self, Level};
+use std::cell::{Cell, RefCell};
 
 pub struct MlpConfig {
     pub norm: NormConfig,
@@ -38,11 +39,10 @@ pub struct MlpTape {
     /// The norm's result, if the caller wanted it.
     z: Option<Tensor>,
     fc1: Box<DenseTape>,
-    /// The input of the activation, or its derivatives there if `active` is set; none if it is to be computed again.
+    /// The input of the activation, or its derivatives there if `fused`; none if it is to be computed again.
     hidden: Option<QTensor>,
-    /// The activation, cast if the layer behind casts it, if it was computed with the product before it: so is its
-    /// derivative with that behind it.
-    active: Option<QTensor>,
+    /// Whether the product before the activation applied it: then the one behind it applies its derivative.
+    fused: bool,
     fc2: Box<DenseTape>,
     rows: usize,
 }
@@ -105,27 +105,30 @@ impl LayerNormMlp {
         };
         let shape = (products, self.fc1.outputs);
         let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
-        if fused {
-            let mut active = self.fc2.room_for_input(run, products)?;
-            let slopes =
-                Slopes { slopes: &hidden.tensor, gated: self.activation.gated, sums: None };
-            let fc1 = self.fc1.forward_active(run, rows, &source, slopes, &active.tensor)?;
-            let source = match is_high_precision(active.tensor.dtype()) {
-                true => Source::Ready(&active.tensor),
-                false => Source::Cast(&active.tensor),
-            };
-            let fc2 = self.fc2.forward(run, products, &source, y, add)?;
-            active.drop_rowwise();
-            let (hidden, active) = (Some(hidden), Some(active));
-            return Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, active, fc2, rows }));
-        }
-        let fc1 = self.fc1.forward(run, rows, &source, &hidden.tensor, None)?;
         let f = &self.activation;
-        let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
-        let source = Source::Computed { write: &write, configurable: true };
-        let fc2 = self.fc2.forward(run, products, &source, y, add)?;
+        let (fc1, fc2);
+        if fused {
+            let slopes = Slopes { slopes: &hidden.tensor, gated: f.gated, sums: None };
+            let (layer, tape) = (RefCell::new(&mut self.fc1), Cell::new(None));
+            let write = |out: &Tensor, _: &_| {
+                let mut layer = layer.borrow_mut();
+                tape.set(Some(layer.forward_active(run, rows, &source, slopes, out)?));
+                Ok(())
+            };
+            let active = Source::Computed { write: &write, configurable: false };
+            fc2 = self.fc2.forward(run, products, &active, y, add)?;
+            fc1 = match tape.take() {
+                Some(tape) => tape,
+                None => unreachable!("the second layer computes its input"),
+            };
+        } else {
+            fc1 = self.fc1.forward(run, rows, &source, &hidden.tensor, None)?;
+            let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
+            let active = Source::Computed { write: &write, configurable: true };
+            fc2 = self.fc2.forward(run, products, &active, y, add)?;
+        }
         let hidden = (!self.checkpoint).then_some(hidden);
-        Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, active: None, fc2, rows }))
+        Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, fused, fc2, rows }))
     }
 
     /// The activation's input and the tapes of both products, as the forward pass had them.
@@ -176,23 +179,24 @@ impl LayerNormMlp {
         let dy_sums = if same { self.fc2.grad_sums(run, fc2)? } else { None };
         let dy = &if dy_sums.is_some() { Grad::Summed(dy, None) } else { Grad::Ready(dy) };
         let dtype = self.fc1.dtype;
-        let (grad, sums);
-        let dh = if tape.active.is_some() {
-            grad = self.fc1.room_for_grad(run, fc1)?;
-            sums = self.fc1.bias_sums(run)?;
-            let (slopes, gated, sums) = (&hidden.tensor, self.activation.gated, sums.as_ref());
-            let slopes = Slopes { slopes, gated, sums };
-            self.fc2.backward_active(run, fc2, dy, &grad.tensor, slopes)?;
-            Grad::Summed(&grad.tensor, sums)
-        } else {
-            let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
-            grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-            self.fc2.backward(run, fc2, dy, Some(&grad.tensor), None)?;
-            Grad::Activation { f: &self.activation, grad: &grad.tensor, input: &hidden.tensor }
-        };
         let shape = (tape.rows, self.fc1.inputs);
         let total = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-        self.fc1.backward(run, fc1, &dh, Some(&total.tensor), dz)?;
+        let (hidden, f) = (&hidden.tensor, &self.activation);
+        if tape.fused {
+            let sums = self.fc1.bias_sums(run)?;
+            let slopes = Slopes { slopes: hidden, gated: f.gated, sums: sums.as_ref() };
+            let layer = RefCell::new(&mut self.fc2);
+            let write =
+                |out: &Tensor, _: &_| layer.borrow_mut().backward_active(run, fc2, dy, out, slopes);
+            let dh = Grad::Computed(&write, sums.as_ref());
+            self.fc1.backward(run, fc1, &dh, Some(&total.tensor), dz)?;
+        } else {
+            let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
+            let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+            self.fc2.backward(run, fc2, dy, Some(&grad.tensor), None)?;
+            let dh = Grad::Activation { f, grad: &grad.tensor, input: hidden };
+            self.fc1.backward(run, fc1, &dh, Some(&total.tensor), dz)?;
+        }
         let sums = [dy_sums.as_ref(), dx_sums];
         self.norm.backward_with_sums(run, &tape.norm, &total.tensor, add, dx, sums)?;
         dy_sums.map_or(Ok(()), |sums| self.fc2.deposit_sums(run, &sums))

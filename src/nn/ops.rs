@@ -280,7 +280,7 @@ pub fn rng_state(run: &Run, from: &Tensor, state: &Tensor, offset: u32) -> Resul
 }
 
 /// Splits a packed tensor into queries, keys and values and turns the first two, or the other way round
-/// for gradients.
+/// for gradients, whose amax is raised if the packed tensor has one.
 #[derive(Clone, Copy)]
 pub struct QkvRope<'a> {
     pub format: NVTE_QKV_Format,
@@ -317,6 +317,7 @@ impl QkvRope<'_> {
             cu_seqlens: self.cu_seqlens.map(|sums| &sums.rowwise),
             form: self.form(backward),
             split: self.split,
+            amax: Some(&packed.amax).filter(|amax| backward && amax.is_set()),
         };
         within(run, "rope", call.run(run.stream))
     }
@@ -393,19 +394,19 @@ pub fn attention_forward_to(
     within(run, "attention", result)
 }
 
-/// Writes the gradients of q, k and v, and of the softmax's offset if `tensors` has one. Returns whether it also writes the
-/// sums that are wanted.
+/// Writes the gradients of q, k and v, and of the softmax's offset if `tensors` has one. Returns whether it also gives what
+/// more is wanted.
 pub fn attention_backward(
     run: &Run,
     attention: &Attention,
     tensors: &AttentionBackward,
 ) -> Result<bool> {
-    let mut sums = false;
+    let mut more = false;
     let result = with_scratch(run, |memory| {
-        sums = op::fused_attn::call::backward(attention, tensors, memory, run.stream)?;
+        more = op::fused_attn::call::backward(attention, tensors, memory, run.stream)?;
         Ok(())
     });
-    within(run, "attention", result).map(|()| sums)
+    within(run, "attention", result).map(|()| more)
 }
 
 /// Joins the attention of queries to some keys with that to others; see `op::fused_attn::context_parallel::merge`.

@@ -86,7 +86,8 @@ pub struct QTensor {
     col: Option<Block>,
     /// Memory of several tensors, one of which this is.
     shared: Option<Arc<Block>>,
-    /// Per tensor: `scale_inv`, then for current scaling scale and amax. NVFP4: the amax of each direction.
+    /// Per tensor: `scale_inv`, then for current scaling scale and amax. NVFP4: the amax of each direction. High precision:
+    /// the amax, if whoever writes the values raises it.
     _scalars: Option<Block>,
     /// Seed and offset of stochastic rounding.
     random: Buffer,
@@ -116,6 +117,15 @@ impl QTensor {
         let block = run.block(bytes(rows * cols, dtype), lifetime)?;
         let tensor = plain(block.buffer(0, dtype, &[rows, cols]));
         Ok(Self { row: Some(block), ..Self::borrowed(tensor) })
+    }
+
+    /// An amax for values in high precision, 0, for whoever writes them to raise it. Then casts need not look for it.
+    pub fn add_amax(&mut self, run: &Run) -> Result<&Buffer> {
+        let block = run.scratch(size_of::<f32>())?;
+        self.tensor.amax = block.buffer(0, kNVTEFloat32, &[1]);
+        self._scalars = Some(block);
+        ops::zero(&self.tensor.amax, run.stream)?;
+        Ok(&self.tensor.amax)
     }
 
     /// Raises a maximum to that of all ranks that have parts of the tensor.
@@ -334,15 +344,31 @@ impl Quantizer {
             };
             return self.cast_nvfp4(run, x, out, hadamard, &config);
         }
-        if let Scaling::Current { .. } = self.scaling {
-            ops::amax(run, x, &out.tensor, &config)?;
-            out.share_amax(run, &out.tensor.amax)?;
-            ops::scale(run, &out.tensor, &config)?;
-            // The cast must not raise the amax that belongs to the scale.
-            let cast = Tensor { amax: Buffer::UNSET, ..out.tensor.clone() };
-            return ops::quantize(run, x, &cast, &config);
+        let out = self.with_scale(run, x, out, &config)?;
+        ops::quantize(run, x, &out, &config)
+    }
+
+    /// What `x` is cast to; in current scaling its scale is made here, from an amax that comes with `x` if there is one.
+    fn with_scale(
+        &self,
+        run: &Run,
+        x: &Tensor,
+        out: &QTensor,
+        config: &QuantizationConfig,
+    ) -> Result<Tensor> {
+        let mut scaled = out.tensor.clone();
+        if !self.is_current() {
+            return Ok(scaled);
         }
-        ops::quantize(run, x, &out.tensor, &config)
+        match x.amax.is_set() {
+            true => scaled.amax = x.amax,
+            false => ops::amax(run, x, &scaled, config)?,
+        }
+        out.share_amax(run, &scaled.amax)?;
+        ops::scale(run, &scaled, config)?;
+        // The cast must not raise the amax that belongs to the scale.
+        scaled.amax = Buffer::UNSET;
+        Ok(scaled)
     }
 
     /// Casts to NVFP4, one direction after the other where they have different values.
@@ -444,20 +470,12 @@ impl Quantizer {
         write: &Write,
     ) -> Result<(QTensor, Tensor)> {
         let mut x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-        let mut scaled = out.tensor.clone();
         if self.is_current() {
             // The operator raises the amax on its way, which saves a pass over the result.
-            x.tensor.amax = scaled.amax;
-            ops::zero(&x.tensor.amax, run.stream)?;
+            x.add_amax(run)?;
         }
         write(&x.tensor, &QuantizationConfig::DEFAULT)?;
-        x.tensor.amax = Buffer::UNSET;
-        if self.is_current() {
-            out.share_amax(run, &scaled.amax)?;
-            ops::scale(run, &scaled, &self.config())?;
-            // The cast must not raise the amax that belongs to the scale.
-            scaled.amax = Buffer::UNSET;
-        }
+        let scaled = self.with_scale(run, &x.tensor, out, &self.config())?;
         Ok((x, scaled))
     }
 
@@ -552,13 +570,7 @@ impl Quantizer {
             return Ok(out);
         }
         let config = self.config();
-        let mut cast = out.tensor.clone();
-        if self.is_current() {
-            ops::amax(run, x, &out.tensor, &config)?;
-            out.share_amax(run, &out.tensor.amax)?;
-            ops::scale(run, &out.tensor, &config)?;
-            cast.amax = Buffer::UNSET;
-        }
+        let cast = self.with_scale(run, x, &out, &config)?;
         ops::quantize_dbias(run, None, x, &cast, dbias, &config)?;
         Ok(out)
     }

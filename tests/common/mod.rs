@@ -892,6 +892,7 @@ pub const ATTENTION: AttentionArgs = {
         heads_before: 0,
         other_heads: 0,
         sums: null_mut(),
+        grads_amax: null_mut(),
     }
 };
 

@@ -37,6 +37,7 @@ struct Case {
     max: Option<Id>,
     sink: Option<[Id; 2]>,
     rng_state: Option<Id>,
+    grads_amax: Option<Id>,
     workspace: Id,
     workspace_bytes: usize,
     options: AttentionArgs,
@@ -191,6 +192,9 @@ impl Case {
         let mut float = |value: f32| b.float(value);
         let s = [128.0, 1.0 / 128.0, 7.0].map(&mut float);
         let dp = [64.0, 1.0 / 64.0, 7.0].map(&mut float);
+        let wants_amax = !fp8 && rng.chance(30);
+        let before = rng.pick(&[0.0, 0.0, 1e4]);
+        let grads_amax = wants_amax.then(|| b.float(before));
         let workspace = b.add(Vec::new(), 0);
         Self {
             batch,
@@ -205,6 +209,7 @@ impl Case {
             max,
             sink,
             rng_state,
+            grads_amax,
             workspace,
             workspace_bytes: 0,
             options,
@@ -250,6 +255,7 @@ impl Case {
             sink: side.maybe(self.sink.map(|sink| sink[0])),
             dsink: side.maybe(self.sink.filter(|_| backward).map(|sink| sink[1])),
             rng_state: side.maybe(self.rng_state),
+            grads_amax: side.maybe(self.grads_amax.filter(|_| backward)),
             backward,
             workspace: side.at(self.workspace),
             workspace_bytes: self.workspace_bytes,
@@ -272,6 +278,7 @@ impl Case {
         let of = |name, place| within(name, place, bound);
         let amax = |place: &Place| place.fp8.map(|ids| ids[2]);
         let fp8 = is_fp8(self.dtype);
+        let grads_amax = self.grads_amax.filter(|_| backward);
         let mut outputs = if backward {
             let terms = (self.sides[0].rows * self.sides[0].heads) as f64;
             // Gradients of keys and values are sums over rows, and over the heads of a group.
@@ -288,6 +295,7 @@ impl Case {
                 ("amax of dq", kNVTEFloat32, amax(&t[5]), 0.5),
                 ("amax of dk", kNVTEFloat32, amax(&t[6]), 0.5),
                 ("amax of dv", kNVTEFloat32, amax(&t[7]), 0.5),
+                ("amax of gradients", kNVTEFloat32, grads_amax, sums),
             ]
         } else {
             vec![
@@ -377,7 +385,29 @@ fn pass(
         let Id(id) = id.expect("an output");
         near_or_same(name, dtype, bound, &cpu.contents[id], &cuda.contents[id])?;
     }
+    if backward {
+        largest_of_gradients(case, buffers, &cpu).map_err(|e| format!("cpu: {e}"))?;
+        largest_of_gradients(case, buffers, &cuda).map_err(|e| format!("cuda: {e}"))?;
+    }
     keep_forward(case, buffers, &cpu, backward)
+}
+
+/// The amax of gradients, if it is wanted, is that of what is written, exactly, or what was there before.
+fn largest_of_gradients(case: &Case, buffers: &Buffers, answer: &Answer) -> Check {
+    let Some(Id(amax)) = case.grads_amax else { return Ok(()) };
+    // Rows of nobody stay as they are.
+    if case.sides.iter().any(|side| side.starts.is_some()) {
+        return Ok(());
+    }
+    let values = case.tensors[5..]
+        .iter()
+        .flat_map(|place| decode(&answer.contents[place.id.0], place.dtype));
+    let before = decode(&buffers.0[amax].bytes, kNVTEFloat32)[0];
+    let want = values.fold(before, |most, value| most.max(value.abs()));
+    match decode(&answer.contents[amax], kNVTEFloat32)[0] {
+        got if got == want => Ok(()),
+        got => Err(format!("the amax of gradients is {got:e}, that of what was written {want:e}")),
+    }
 }
 
 /// The results of the forward pass that the backward pass reads are those of the CPU on both sides.

@@ -210,6 +210,10 @@ typedef struct NVTEXAttentionArgs {
    * over the rows of all sequences go, `[heads, 3, dim_qk]` of the dtype of dq, or null.
    */
   void *sums;
+  /**
+   * Backward: raised to the largest magnitude of dq, dk and dv as they are written in 16 bits; null: not wanted.
+   */
+  float *grads_amax;
 } NVTEXAttentionArgs;
 
 /**

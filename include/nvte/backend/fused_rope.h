@@ -98,6 +98,10 @@ typedef struct NVTEXRopeArgs {
    * F32, F16 or BF16, of inputs and outputs.
    */
   NVTEDType dtype;
+  /**
+   * Raised to the largest magnitude of what is written; null: not wanted.
+   */
+  float *amax;
 } NVTEXRopeArgs;
 
 #endif  /* NVTE_BACKEND_FUSED_ROPE_H */

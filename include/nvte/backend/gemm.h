@@ -42,12 +42,12 @@ typedef enum NVTEXGemmEpilogue {
   NVTEX_EPILOGUE_DGELU_BGRAD = 6,
   /**
    * A has twice as many columns as D, those of `g` before those of `u`: `D = silu(g) * u`, and `aux` has the
-   * derivatives by both, `[n, 2 m]`. Only with `aux_slope` and `d_columns`.
+   * derivatives by both, `[n, 2 m]`. Only with `aux_slope` and operands in FP8.
    */
   NVTEX_EPILOGUE_SWIGLU = 7,
   /**
    * `D[:, i] = v[:, i] * aux[:, i]` and `D[:, m + i] = v[:, i] * aux[:, m + i]`, where `aux` and D have twice as many
-   * columns as A. Only with `aux_slope` and `d_columns`.
+   * columns as A. Only with `aux_slope` and operands in FP8.
    */
   NVTEX_EPILOGUE_DSWIGLU = 8,
 } NVTEXGemmEpilogue;
@@ -122,6 +122,9 @@ typedef struct NVTEXGemmArgs {
    * FP8 D only; each may be null.
    */
   const float *scale_d;
+  /**
+   * Also of a BFloat16 D, with `aux_slope` and operands in FP8.
+   */
   float *amax_d;
   float *scale_inv_d;
   /**
@@ -160,12 +163,13 @@ typedef struct NVTEXGemmArgs {
    */
   int sm_count;
   /**
-   * `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
+   * `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads. With operands
+   * in FP8 `amax_d` is then raised to `max|v|`, or to that of a D in BFloat16, not set to it, and `d_columns` is
+   * wanted of an FP8 D.
    */
   bool aux_slope;
   /**
-   * D transposed, only of an FP8 D with `aux_slope`, whose `amax_d` is then raised to `max|v|`, not set to it. Null:
-   * not wanted.
+   * D transposed, only of an FP8 D with `aux_slope`. Null: not wanted.
    */
   void *d_columns;
 } NVTEXGemmArgs;

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "common/reduce.cuh"
 #include "prepare.cuh"
 
 namespace nvte {
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(kHelperThreads)
   const int64_t out = head_offset(a.dq, a.q_side, sequence, head) + m0 * a.dq.row;
   float factor = a.scale_k;
   [[maybe_unused]] float scale, most = 0.0f, sums[8] = {};
+  [[maybe_unused]] AbsMax<T> amax;
   if constexpr (kFp8) {
     factor = factor_of(a.dp.scale_inv) * factor_of(a.k.scale_inv);
     scale = is_fp8(a.dq.dtype) ? factor_of(a.dq.scale) : 1.0f;
@@ -84,7 +86,9 @@ __global__ void __launch_bounds__(kHelperThreads)
         store(a.dq.data, static_cast<size_t>(at), from_float<decltype(tag), 8>(f));
       });
     } else {
-      store(a.dq.data, static_cast<size_t>(at), from_float<T, 8>(f));
+      const Vec<T, 8> v = from_float<T, 8>(f);
+      amax.add(v);
+      store(a.dq.data, static_cast<size_t>(at), v);
     }
   }
   if constexpr (kHasSums<kD, kFp8>) {
@@ -94,6 +98,8 @@ __global__ void __launch_bounds__(kHelperThreads)
   }
   if constexpr (kFp8) {
     raise_amax_if_more(a.dq.amax, most);
+  } else {
+    raise_amax_if_more(a.grads_amax, __int_as_float(amax.bits()));
   }
 #endif
 }

@@ -42,9 +42,10 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
   griddepcontrol_launch_dependents();
   constexpr int kLanes = kDv / 8, kAtOnce = kHelperThreads / kLanes;
   static_assert(kM % kAtOnce == 0, "whole rounds");
-  const int index = static_cast<int>(blockIdx.x);
-  const int block = index % a.query_blocks, rest = index / a.query_blocks;
-  const int head = rest % a.heads, sequence = rest / a.heads;
+  const int index = static_cast<int>(blockIdx.x), batch = static_cast<int>(a.batch);
+  // Heads first: where a token's heads are neighbours in memory, so are the blocks that read them.
+  const int head = index % a.heads, rest = index / a.heads;
+  const int sequence = rest % batch, block = rest / batch;
   if (a.shared_blocks > 0) {
     const int64_t thread = int64_t{index} * kHelperThreads + threadIdx.x;
     const int64_t step = int64_t{gridDim.x} * kHelperThreads;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/mma.cuh"
+#include "common/reduce.cuh"
 #include "common/vec.cuh"
 #include "common/wgmma.cuh"
 #include "fused_attn/rows.cuh"
@@ -198,6 +199,7 @@ __device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentio
   // Rows past a sequence are zero in dense tensors and not touched in ragged ones.
   const int end = written(a.kv_side, length);
   typename T::Bits *out = row_of<T>(to, a.kv_side, sequence, key_head, 0);
+  AbsMax<T> amax;
 #pragma unroll
   for (int at = 0; at < 16 * kUnits; at += 32) {
     const int r = (at + lane) / kUnits, unit = (at + lane) % kUnits;
@@ -205,9 +207,11 @@ __device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentio
                                                    ((unit % 8 ^ (r & 7)) << 4));
     if (first + r >= length) value = make_uint4(0, 0, 0, 0);
     if (first + r < end && unit * 8 < dim) {
+      amax.add(Vec<T, 8>{value.x, value.y, value.z, value.w});
       *reinterpret_cast<uint4 *>(out + (first + r) * to.row + unit * 8) = value;
     }
   }
+  raise_amax_if_more(a.grads_amax, __int_as_float(amax.bits()));
 }
 
 // Adds a thread's gradients to the sum of those of all parts, in fours that are `step` floats

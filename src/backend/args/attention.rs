@@ -158,10 +158,12 @@ pub struct AttentionArgs {
     /// Backward, with as many heads of keys as of queries and one number of elements: where the sums of dq, dk and dv
     /// over the rows of all sequences go, `[heads, 3, dim_qk]` of the dtype of dq, or null.
     pub sums: *mut c_void,
+    /// Backward: raised to the largest magnitude of dq, dk and dv as they are written in 16 bits; null: not wanted.
+    pub grads_amax: *mut f32,
 }
 
 operator! {
-    attention(AttentionArgs) version 1 minor 2; |a|
+    attention(AttentionArgs) version 1 minor 3; |a|
     variants u32::from(a.backward) => [forward, backward];
     dtypes a.q, a.k, a.v, a.o, a.d_o, a.dq, a.dk, a.dv, a.bias, a.dbias;
     features {
@@ -181,6 +183,7 @@ operator! {
         BOTTOM_RIGHT = a.bottom_right,
         OTHER_HEADS = a.other_heads != 0 && a.dropout != 0.0,
         SUMS = a.sums,
+        GRADS_AMAX = a.grads_amax,
     }
     workspace a.workspace_bytes;
 }

@@ -68,10 +68,12 @@ pub struct RopeArgs {
     pub backward: bool,
     /// F32, F16 or BF16, of inputs and outputs.
     pub dtype: NVTEDType,
+    /// Raised to the largest magnitude of what is written; null: not wanted.
+    pub amax: *mut f32,
 }
 
 operator! {
-    rope(RopeArgs) version 1 minor 0; |a|
+    rope(RopeArgs) version 1 minor 1; |a|
     variants 2 * u32::from(a.parts[1].heads != 0) + u32::from(a.backward) =>
         [forward, backward, qkv_forward, qkv_backward];
     dtypes a.dtype;
@@ -80,5 +82,6 @@ operator! {
         START_POSITIONS = a.start_positions,
         CONTEXT_PARALLEL = a.cp_size > 1,
         INTERLEAVED = a.interleaved,
+        AMAX = a.amax,
     }
 }

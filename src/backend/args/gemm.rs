@@ -23,10 +23,10 @@ pub enum GemmEpilogue {
     /// `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
     NVTEX_EPILOGUE_DGELU_BGRAD = 6,
     /// A has twice as many columns as D, those of `g` before those of `u`: `D = silu(g) * u`, and `aux` has the
-    /// derivatives by both, `[n, 2 m]`. Only with `aux_slope` and `d_columns`.
+    /// derivatives by both, `[n, 2 m]`. Only with `aux_slope` and operands in FP8.
     NVTEX_EPILOGUE_SWIGLU = 7,
     /// `D[:, i] = v[:, i] * aux[:, i]` and `D[:, m + i] = v[:, i] * aux[:, m + i]`, where `aux` and D have twice as many
-    /// columns as A. Only with `aux_slope` and `d_columns`.
+    /// columns as A. Only with `aux_slope` and operands in FP8.
     NVTEX_EPILOGUE_DSWIGLU = 8,
 }
 
@@ -129,6 +129,7 @@ pub struct GemmArgs {
     pub scales_b: GemmScales,
     /// FP8 D only; each may be null.
     pub scale_d: *const f32,
+    /// Also of a BFloat16 D, with `aux_slope` and operands in FP8.
     pub amax_d: *mut f32,
     pub scale_inv_d: *mut f32,
     /// Bias, read or written as the epilogue says.
@@ -156,10 +157,11 @@ pub struct GemmArgs {
     pub split_accumulator: bool,
     /// Multiprocessors to use, 0 for all.
     pub sm_count: c_int,
-    /// `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads.
+    /// `aux` has `dgelu(v)` in place of `v`: GELU writes it, and its derivative multiplies by what it reads. With operands
+    /// in FP8 `amax_d` is then raised to `max|v|`, or to that of a D in BFloat16, not set to it, and `d_columns` is
+    /// wanted of an FP8 D.
     pub aux_slope: bool,
-    /// D transposed, only of an FP8 D with `aux_slope`, whose `amax_d` is then raised to `max|v|`, not set to it. Null:
-    /// not wanted.
+    /// D transposed, only of an FP8 D with `aux_slope`. Null: not wanted.
     pub d_columns: *mut c_void,
 }
 

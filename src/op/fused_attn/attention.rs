@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use super::operand::Operand;
 use crate::error::{Error, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Bias_Type::{self, *};
 use crate::types::NVTE_Mask_Type::{self, *};
 use crate::types::NVTE_QKV_Format::{self, *};
@@ -174,7 +174,18 @@ pub struct Backward<'a> {
     pub dv: &'a Tensor,
     pub dbias: Option<&'a Tensor>,
     pub doffset: Option<&'a Tensor>,
-    /// `[heads, 3, elements of a head]`, of the dtype of dq: where the sums of dq, dk and dv over all rows go, if what
-    /// runs the pass adds them up.
+    pub more: More<'a>,
+}
+
+/// What a backward pass also gives, if what runs it can.
+#[derive(Clone, Copy)]
+pub struct More<'a> {
+    /// `[heads, 3, elements of a head]`, of the dtype of dq: the sums of dq, dk and dv over all rows.
     pub sums: Option<&'a Tensor>,
+    /// One float, which is raised to the largest magnitude of dq, dk and dv; of 16-bit tensors alone.
+    pub amax: Option<&'a Buffer>,
+}
+
+impl More<'_> {
+    pub const NONE: Self = Self { sums: None, amax: None };
 }

@@ -226,7 +226,7 @@ pub fn forward(
 }
 
 /// Writes the gradients of q, k and v and, if they are there, of the bias and of the softmax's offset. Returns whether it
-/// also writes the sums that are wanted.
+/// also gives what more is wanted.
 pub fn backward(
     attention: &Attention,
     tensors: &Backward,
@@ -263,7 +263,9 @@ pub fn backward(
         return workspace.take(kNVTEByte, Shape::new(&[1])).map(|_| false);
     }
     let mut args = problem.args(true)?;
-    args.sums = tensors.sums.map_or(null_mut(), |sums| sums.rowwise.ptr());
+    args.sums = tensors.more.sums.map_or(null_mut(), |sums| sums.rowwise.ptr());
+    let amax = tensors.more.amax.filter(|_| !problem.fp8());
+    args.grads_amax = amax.map_or(null_mut(), |amax| amax.ptr().cast());
     let layout = &attention.dqkv_layout;
     dq.has_shape(&problem.shape(0, layout.q, problem.dim_qk))?;
     dk.has_shape(&problem.shape(1, layout.kv, problem.dim_qk))?;
@@ -308,8 +310,8 @@ pub fn backward(
     run(args, &problem, workspace, stream)
 }
 
-/// Lets the backend choose an implementation, takes the memory that it needs, and runs it. Returns whether that one writes
-/// the sums of gradients that are wanted: few do.
+/// Lets the backend choose an implementation, takes the memory that it needs, and runs it. Returns whether that one gives
+/// what more of gradients is wanted: few do.
 ///
 /// Without addresses (the caller asks for the size) the choice supposes tensors aligned to 16 bytes.
 fn run(
@@ -318,17 +320,18 @@ fn run(
     workspace: &mut Workspace,
     stream: cudaStream_t,
 ) -> Result<bool> {
+    let gives_more = |args: &AttentionArgs| !args.sums.is_null() || !args.grads_amax.is_null();
     let plan = match backend::attention_plan(&args, false) {
-        Err(error) if error.kind == Kind::Unsupported && !args.sums.is_null() => {
-            args.sums = null_mut();
+        Err(error) if error.kind == Kind::Unsupported && gives_more(&args) => {
+            (args.sums, args.grads_amax) = (null_mut(), null_mut());
             backend::attention_plan(&args, false)?
         }
         plan => plan?,
     };
-    let sums = !args.sums.is_null();
+    let more = gives_more(&args);
     let bytes = problem.workspace_bytes(plan.workspace_bytes);
     let Some(data) = workspace.take(kNVTEByte, Shape::new(&[bytes.max(1)]))? else {
-        return Ok(sums);
+        return Ok(more);
     };
     if !(data as usize).is_multiple_of(16) {
         let expected = "an address that is a multiple of 16";
@@ -344,7 +347,7 @@ fn run(
         backend::run(&memset, stream)?;
         args.sink = zeros.cast();
     }
-    backend::run(&args, stream).map(|()| sums)
+    backend::run(&args, stream).map(|()| more)
 }
 
 /// Entries of a sequence in a page table, which has rows for all sequences.

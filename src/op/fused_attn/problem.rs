@@ -330,6 +330,7 @@ impl Problem {
             heads_before: o.other_heads[0],
             other_heads: o.other_heads[1],
             sums: null_mut(),
+            grads_amax: null_mut(),
         })
     }
 

@@ -2,10 +2,12 @@
 #![allow(unsafe_code)]
 
 use crate::backend::args::{Outcome, RopeArgs, RopePart, RopeStrides};
+use crate::backend::buf::{load, store};
 use crate::backend::memory::resize;
 use crate::backend::pool::parallel;
-use crate::numeric::{Element, dispatch};
+use crate::numeric::{Element, amax_bits, dispatch};
 use crate::types::cudaStream_t;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub(crate) unsafe extern "C-unwind" fn rope(args: *const RopeArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
@@ -25,6 +27,7 @@ unsafe impl Sync for RopeArgs {}
 /// The arguments are valid and have the dtype `T`.
 unsafe fn rope_as<T: Element>(a: &RopeArgs) {
     let rows = if a.cu_seqlens.is_null() { a.positions * a.sequences } else { a.positions };
+    let most = AtomicU32::new(0);
     parallel(rows).for_each_init(
         || (Vec::new(), Vec::new()),
         |(x, sines), row| {
@@ -52,11 +55,21 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
                         let output = part.output.cast::<T>().add(to);
                         let y = std::slice::from_raw_parts_mut(output, a.dim);
                         y.iter_mut().zip(x.iter()).for_each(|(y, &x)| *y = T::from_f32(x));
+                        if !a.amax.is_null() {
+                            let bits = y.iter().map(|y| amax_bits(y.to_f32())).max();
+                            most.fetch_max(bits.unwrap_or(0), Relaxed);
+                        }
                     }
                 }
             }
         },
     );
+    // SAFETY: the address is null, or that of a float.
+    unsafe {
+        if let Some(old) = load::<f32>(a.amax) {
+            store(a.amax, f32::from_bits(most.into_inner()).max(old));
+        }
+    }
 }
 
 /// Position and sequence by which the tensors are indexed, and the row of freqs; none for a token of

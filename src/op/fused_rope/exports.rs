@@ -229,6 +229,7 @@ fn qkv_rope(
         cu_seqlens: None,
         form,
         split,
+        amax: None,
     };
     call.run(stream)
 }

@@ -94,6 +94,7 @@ impl Form {
             interleaved: self.interleaved,
             backward: self.backward,
             dtype,
+            amax: null_mut(),
         }
     }
 }
@@ -288,6 +289,8 @@ pub(crate) struct QkvRope<'a> {
     pub form: Form,
     /// Elements of a group in each of the parts.
     pub split: [i32; 3],
+    /// Raised to the largest magnitude of what is written.
+    pub amax: Option<&'a Buffer>,
 }
 
 impl QkvRope<'_> {
@@ -314,6 +317,7 @@ impl QkvRope<'_> {
         let mut args = form.args(&sizes, packed.dtype);
         args.cu_seqlens = cu_seqlens;
         args.start_positions = sizes.start_positions(self.start_positions)?;
+        args.amax = self.amax.map_or(null_mut(), |amax| amax.ptr().cast());
         let mut first = 0;
         for (i, name) in self.names.into_iter().enumerate() {
             let tensor = data(name, self.parts[i], Some(packed.dtype))?;

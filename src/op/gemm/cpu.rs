@@ -42,9 +42,9 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         // SAFETY: the caller vouches for the arguments.
         return unsafe { gemm_nvfp4(g) };
     }
-    if !g.d_columns.is_null() {
+    if g.aux_slope && g.a_dtype.is_fp8() || !g.d_columns.is_null() {
         // SAFETY: the caller vouches for the arguments.
-        return unsafe { gemm_to_codes(g) };
+        return unsafe { gemm_activated(g) };
     }
     let area = g.n * g.m;
     let (reads_bias, writes_bias, uses_aux) = match g.epilogue {
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         NVTEX_EPILOGUE_BGRAD => (false, true, false),
         NVTEX_EPILOGUE_DGELU_BGRAD => (false, true, true),
         NVTEX_EPILOGUE_SWIGLU | NVTEX_EPILOGUE_DSWIGLU => {
-            return Outcome::unimplemented("gemm: SwiGLU to anything but FP8 in both directions");
+            return Outcome::unimplemented("gemm: SwiGLU of operands in other formats than FP8");
         }
     };
     let [a, b] = [(g.a, g.a_dtype, g.m), (g.b, g.b_dtype, g.n)].map(|(ptr, dtype, outer)| Tensor {
@@ -138,12 +138,12 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
     Outcome::OK
 }
 
-/// A product whose activation, or the product with its derivatives, goes to an FP8 D in both directions. What the
-/// activation is applied to is rounded to BF16 before.
+/// A product of FP8 whose activation, or the product with its derivatives, goes to an FP8 D in both directions, or to a
+/// BF16 D. What the activation is applied to is rounded to BF16 before.
 ///
 /// # Safety
-/// The arguments are valid, and `d_columns` is set.
-unsafe fn gemm_to_codes(g: &GemmArgs) -> Outcome {
+/// The arguments are valid.
+unsafe fn gemm_activated(g: &GemmArgs) -> Outcome {
     let gated = matches!(g.epilogue, NVTEX_EPILOGUE_SWIGLU | NVTEX_EPILOGUE_DSWIGLU);
     let grad = matches!(
         g.epilogue,
@@ -153,9 +153,11 @@ unsafe fn gemm_to_codes(g: &GemmArgs) -> Outcome {
     // Columns of the product, of the slopes, and of D.
     let slopes = if gated { 2 * m } else { m };
     let (product, width) = if grad { (m, slopes) } else { (slopes, m) };
-    let fp8 = matches!(g.d_dtype, NVTEDType::kNVTEFloat8E4M3 | NVTEDType::kNVTEFloat8E5M2);
-    if !fp8 || !g.aux_slope || g.beta != 0.0 {
-        return Outcome::unimplemented("gemm: columns of D without slopes, or of no FP8");
+    let codes = g.d_dtype.is_fp8();
+    if codes == g.d_columns.is_null() || !g.aux_slope || !g.epilogue.has_aux() || g.beta != 0.0 {
+        return Outcome::unimplemented(
+            "gemm: an FP8 D of slopes in one direction, or of something else in both",
+        );
     }
     let mut rounded = zeros::<u16>(n * product);
     let bias = g.epilogue == NVTEX_EPILOGUE_GELU_BIAS;
@@ -166,6 +168,7 @@ unsafe fn gemm_to_codes(g: &GemmArgs) -> Outcome {
         m: product,
         epilogue: if bias { NVTEX_EPILOGUE_BIAS } else { NVTEX_EPILOGUE_NONE },
         aux_slope: false,
+        amax_d: std::ptr::null_mut(),
         ..*g
     };
     // SAFETY: D is the matrix above, the other arguments are the caller's.
@@ -181,7 +184,7 @@ unsafe fn gemm_to_codes(g: &GemmArgs) -> Outcome {
     let mut values = zeros::<f32>(n * width);
     // SAFETY: the caller vouches for the tensors; each task has its own rows, and then its own columns.
     unsafe {
-        let scale = load(g.scale_d).unwrap_or(1.0);
+        let scale = if codes { load(g.scale_d).unwrap_or(1.0) } else { 1.0 };
         let amax = chunks_mut(&mut values, width).max_init(Vec::new, |x, (row, out)| {
             let [mut v, mut s] = [zeros::<f32>(product), zeros::<f32>(slopes)];
             from.read(row * product, &mut v);
@@ -213,12 +216,14 @@ unsafe fn gemm_to_codes(g: &GemmArgs) -> Outcome {
             let bias = tensor(g.bias, g.bias_dtype, m);
             bias.write(0, &collect(sums.iter().map(|&sum| sum as f32)));
         }
-        for column in 0..width {
+        for column in (0..width).take_while(|_| codes) {
             let codes = collect((0..n).map(|row| values[row * width + column] * scale));
             columns.write(column * n, &codes);
         }
         if let Some(old) = load::<f32>(g.amax_d) {
-            store(g.amax_d, f32::from_bits(amax.max(amax_bits(old))));
+            let amax = f32::from_bits(amax);
+            let amax = if codes { amax } else { d.rounded(amax) };
+            store(g.amax_d, amax.max(old));
         }
         store(g.scale_inv_d, 1.0 / scale);
     }

@@ -95,7 +95,8 @@ fn has_room_for_sums(m: usize, n: usize) -> Result<bool> {
     Ok(n / 128 * m * size_of::<f32>() <= backend::device_properties()?.product_workspace)
 }
 
-/// As [`fuses_gelu`], of FP8 with one scale for each operand, and of SwiGLU too: results are FP8 in both directions.
+/// As [`fuses_gelu`], of FP8 with one scale for each operand, and of SwiGLU too: results are FP8 in both directions, or
+/// BFloat16 with their amax.
 pub(crate) fn fuses_activation_in_fp8((m, n, k): (usize, usize, usize)) -> Result<bool> {
     let tiles = m.is_multiple_of(64) && n.is_multiple_of(256) && k.is_multiple_of(128);
     if !tiles || k <= 512 || m.max(n).max(k) >= 1 << 29 || backend::domain()?.arch()? != 90 {
@@ -284,8 +285,8 @@ pub(crate) struct Options<'a> {
     pub beta: (&'a str, f32),
     pub split_accumulator: (&'a str, bool),
     pub sm_count: (&'a str, i32),
-    /// An FP8 D of an activation with slopes is written as casts write operands: in both directions, and amax is
-    /// raised.
+    /// With slopes and operands in FP8, D is written as operators that casts follow write theirs, and its amax is raised;
+    /// FP8 in both directions.
     pub aux: Aux,
 }
 
@@ -434,6 +435,9 @@ impl Product<'_> {
             scale_inv_d = check::optional_scalar("D.scale_inv", &d.rowwise_scale_inv)?;
         }
         let slopes = self.options.aux != Aux::Input;
+        if slopes && !dtype.is_fp8() {
+            amax_d = check::optional_scalar("D.amax", &d.amax)?;
+        }
         let columns = if slopes && dtype.is_fp8() { d.colwise } else { Buffer::UNSET };
         let epilogue = self.epilogue.plan(m, n, gated)?;
         let (bias, aux) = (&self.epilogue.bias.1, &self.epilogue.aux.1);

@@ -5,10 +5,12 @@ use super::attention::{COLS, Head, NEVER, ROWS, Scratch, Shared};
 use super::sequence::{Rows, Sequence, longest, relative};
 use super::tile::*;
 use crate::backend::args::AttentionTensor;
-use crate::backend::buf::Buf;
+use crate::backend::buf::{Buf, load, store};
 use crate::backend::memory::zeros;
 use crate::backend::pool::parallel;
+use crate::numeric::{Element, dispatch};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Shared<'_> {
     /// # Safety
@@ -45,6 +47,13 @@ impl Shared<'_> {
             self.store_amax(1, a.dq.amax);
             self.store_amax(2, a.dk.amax);
             self.store_amax(3, a.dv.amax);
+            if let Some(old) = load::<f32>(a.grads_amax) {
+                let amax = self.amax[1..].iter().map(|bits| bits.load(Relaxed)).max();
+                let amax = f32::from_bits(amax.unwrap_or(0));
+                let rounded =
+                    dispatch!(a.dq.dtype, [F16, BF16], T => T::from_f32(amax).to_f32(), else amax);
+                store(a.grads_amax, rounded.max(old));
+            }
         }
     }
 

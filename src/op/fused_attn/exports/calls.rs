@@ -6,7 +6,7 @@ use super::objects::{BWD, FWD};
 use super::options::{COptions, Words};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::op::fused_attn::attention::{Attention, Backward, Forward, Inputs};
+use crate::op::fused_attn::attention::{Attention, Backward, Forward, Inputs, More};
 use crate::op::fused_attn::call::{backward, forward};
 use crate::tensor::{Buffer, Shape, TENSORS, Tensor};
 use crate::types::*;
@@ -323,7 +323,7 @@ impl BackwardCall {
             dv: &dv,
             dbias: dbias.as_ref(),
             doffset: doffset.as_ref(),
-            sums: None,
+            more: More::NONE,
         };
         workspace::of_handle(self.workspace, Asks::WithoutPointer, |workspace| {
             backward(&attention, &tensors, workspace, self.stream).map(drop)
