@@ -231,24 +231,25 @@ static void test_matrix(void) {
 // FP8 with so many queries for each key that it pays to turn the values: without a mask, causal
 // from the top, causal from the bottom, and causal with a window.
 static void test_many_queries(void) {
-  for (int n = 0; n < 16; n++) {
+  for (int n = 0; n < 32; n++) {
     if (!case_begin("many queries %d", n)) continue;
     Run x = {0};
     Problem *p = &x.p;
     Config *c = &x.c;
     bool packed = n % 2 == 1;
-    int causal = (int[]){0, 2, 4, 2}[n / 4];
+    int causal = (int[]){0, 2, 4, 2}[n / 4 % 4];
     c->layout = c->dqkv_layout = packed ? NVTE_THD_THD_THD : NVTE_BSHD_BSHD_BSHD;
     c->mask = causal + packed;
     c->dtype = c->do_dtype = c->dqkv_dtype = c->bias_dtype = kNVTEFloat8E4M3;
     c->o_dtype = n % 4 < 2 ? kNVTEBFloat16 : kNVTEFloat8E4M3;
     c->o_order = c->do_order = layout_info(c->layout).q;
-    c->left = p->left = n >= 12 ? 200 : -1;
+    c->left = p->left = n % 16 >= 12 ? 200 : -1;
     c->right = p->right = causal ? 0 : -1;
     p->bottom_right = causal == 4;
     p->b = packed ? 2 : 1, p->hq = 8, p->hkv = 1, p->sq = 512;
     p->skv = (size_t[]){130, 300, 33, 129}[n % 4] + (causal ? 260 : 0);
-    p->dqk = p->dv = (size_t[]){128, 128, 96, 112}[n % 4];
+    p->dqk = (size_t[]){128, 128, 96, 112, 256, 144, 96, 240}[n % 4 + n / 16 * 4];
+    p->dv = n < 16 ? p->dqk : (size_t[]){256, 256, 144, 208}[n % 4];
     p->scale = (float)(1 / sqrt((double)p->dqk));
     draw_lengths(p, packed, false);
     draw_starts(p, c, 0);

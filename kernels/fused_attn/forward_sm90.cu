@@ -46,8 +46,8 @@ __global__ void begin_kernel(const __grid_constant__ Params p, unsigned blocks) 
 
 // Whether to turn values gains more than it takes: each value has enough queries.
 bool turns_values(const NVTEXAttentionArgs &a) {
-  if (a.q.dtype != kNVTEFloat8E4M3 || a.dim_qk > 128 || a.dim_v > 128 ||
-      (a.dim_qk <= 64 && a.dim_v <= 64)) {
+  if (a.q.dtype != kNVTEFloat8E4M3 || (a.dim_qk <= 64 && a.dim_v <= 64) ||
+      (a.dim_qk > 128 && a.dim_v <= 128)) {
     return false;
   }
   const size_t rows = a.q_side.max_seqlen;
@@ -56,7 +56,7 @@ bool turns_values(const NVTEXAttentionArgs &a) {
   const TurnedValues turned(a, nullptr);
   // Warps that look for a tile look at those as well that a shorter sequence does not have.
   const size_t tiles = size_t{turned.units} * turned.sequence_tiles;
-  return queries * (a.q_side.heads / a.kv_side.heads) >= 500 &&
+  return queries * (a.q_side.heads / a.kv_side.heads) >= (turned.parts > 1 ? 1500 : 500) &&
          tiles <= std::min(4 * turned.count(), kMaxBlocks);
 }
 constexpr size_t kImagesAt = 1024;  // In the workspace, after the numbers that begin_kernel writes.

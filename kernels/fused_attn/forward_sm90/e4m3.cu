@@ -9,6 +9,7 @@ template Instance instance<E4M3, Extra::kNone, 64, 64>();
 template Instance instance<E4M3, Extra::kNone, 128, 128>();
 template Instance instance<E4M3, Extra::kTurned, 128, 128>();
 template Instance instance<E4M3, Extra::kNone, 256, 256>();
+template Instance instance<E4M3, Extra::kTurned, 256, 256>();
 
 }  // namespace sm90_forward
 }  // namespace nvte

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       produce_tiles<C>(p, shared, control);
     } else if (C::kTransposes && threadIdx.x >= 32) {
       transpose_values<C>(shared, control);
-    } else if (C::kTurned && threadIdx.x >= 32 && threadIdx.x < 32 * (1 + kTurners)) {
+    } else if (C::kTurned && threadIdx.x >= 32 && threadIdx.x < 32 * (1 + C::kTurners)) {
       turn_values<C>(p, shared, control);
     }
   } else {

@@ -21,7 +21,9 @@ struct Config {
   static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kConsumers = kTuning.consumers;
   static constexpr int kKeys = kTuning.keys, kStages = kTuning.stages;
   static constexpr int kRows = 64 * kConsumers, kThreads = 128 * (kConsumers + 1);
-  static_assert(!kTurned || (kFp8 && kKeys == 128 && kDimV == 128), "the rows of images");
+  static_assert(!kTurned || (kFp8 && kKeys == 128 && kDimV % 128 == 0), "the rows of images");
+  // Warps of the producer that turn values.
+  static constexpr int kTurners = kTurned ? (kDimV > 128 ? 1 : 2) : 0;
   static_assert(!kPages || (kKeys & (kKeys - 1)) == 0, "boxes of pages divide a tile");
 
   // ---- Shared memory. Tiles consist of panels with rows of 128 bytes. First come the queries of
@@ -51,14 +53,19 @@ struct Config {
   static constexpr int kAtBias = kAtTransposed + kStages * kTransposedBytes;
   // Values that are turned for the workspace: each warp has a tile and its image.
   static constexpr int kAtTurning = kAtBias + kStages * kBiasBytes;
-  static constexpr int kAtControl = kAtTurning + (kTurned ? kTurners * 2 * kTurnedBytes : 0);
+  static constexpr int kAtControl = kAtTurning + kTurners * 2 * kTurnedBytes;
 
   // ---- Registers of a thread. Transposing takes more of the producer's than copying; FP8 with 3
   // consumers of wide values leaves none for that.
-  static constexpr bool kWideProducer = kFp8 && (kConsumers == 2 || kDimV < 128);
-  static constexpr int kProducerRegisters = kWideProducer ? 56 : kConsumers == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters =
-      kConsumers == 2 ? (kWideProducer ? 224 : 240) : (kWideProducer ? 152 : 160);
+  static constexpr bool kWideProducer = kTransposes && (kConsumers == 2 || kDimV < 128);
+  static constexpr int kProducerRegisters = kWideProducer     ? 56
+                                            : kConsumers == 3 ? 32
+                                            : kTurned         ? 40
+                                                              : 24;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? (kWideProducer ? 152 : 160)
+                                            : kWideProducer ? 224
+                                            : kTurned       ? 232
+                                                            : 240;
   // Queries stay in registers where there is room: products then wait for shared memory less. H200,
   // November 2026, causal 2k, 8k, full 16k: 516, 637, 708 TFLOP/s, without 510, 620, 681.
   static constexpr bool kHoldsQueries =
@@ -98,7 +105,7 @@ struct Control {
   // The four rings have the same number of stages; only FP8 has transposed values.
   Pipeline<C::kQueries> q;
   Pipeline<C::kStages> k, v, transposed, bias;
-  uint64_t turning[kTurners];
+  uint64_t turning[2];      // Of each warp that turns values.
   bool is_end[C::kStages];  // This buffer of v was committed only to say that nothing follows.
   Tile tile[kTiles];
 };

@@ -170,8 +170,9 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
           const unsigned image = t.images + static_cast<unsigned>(n);
           if (!all_turned) {
             all_turned = load_acquire(p.turned.done) ==
-                         static_cast<int>(p.turned.units * p.turned.sequence_tiles);
-            while (!all_turned && load_acquire(p.turned.ready + image) == 0) __nanosleep(20);
+                         static_cast<int>(C::kPanelsV * p.turned.units * p.turned.sequence_tiles);
+            while (!all_turned && load_acquire(p.turned.ready + image) < C::kPanelsV)
+              __nanosleep(20);
             fence_proxy_async_global();
           }
           mbarrier_arrive_expect_tx(full, C::kValueBytes);
@@ -261,7 +262,7 @@ __device__ __forceinline__ void transpose_values(unsigned char *shared, Control<
   }
 }
 
-// By warps of the producer's warpgroup from the second on, each by itself: writes images of values,
+// By warps of the producer's warpgroup from the second on, each by itself: writes parts of images,
 // see turned_values.cuh, until none is left; those of the last keys first, as produce_tiles() needs
 // them.
 template <class C>
@@ -278,7 +279,9 @@ __device__ __forceinline__ void turn_values(const Params &p, unsigned char *shar
   unsigned following = take();
 #pragma unroll 1
   for (;;) {
-    const unsigned i = __shfl_sync(0xffffffff, following, 0), from_last = i / turned.units;
+    const unsigned taken = __shfl_sync(0xffffffff, following, 0);
+    const unsigned i = taken / C::kPanelsV, panel = taken % C::kPanelsV;
+    const unsigned from_last = i / turned.units;
     if (from_last >= turned.sequence_tiles) break;
     following = take();
     const unsigned unit = i - from_last * turned.units;
@@ -294,7 +297,10 @@ __device__ __forceinline__ void turn_values(const Params &p, unsigned char *shar
     if (lane == 0) {
       const Box box =
           place_box(p.kv_side, p.kv_side.first(sequence), tile * kTurnedKeys, keys, head, sequence);
-      load_panels<C, C::kPanelsV>(from, C::kKeyPanel, p.panels_v, &p.v, full, box, box.row);
+      mbarrier_arrive_expect_tx(full, kTurnedBytes);
+      cp_async_bulk_tensor_load(
+          from, &p.v, full,
+          {static_cast<int>(panel) * C::kPanel, box.row, box.end, box.head, box.batch});
     }
     mbarrier_wait(full, phase);
     phase ^= 1;
@@ -305,11 +311,11 @@ __device__ __forceinline__ void turn_values(const Params &p, unsigned char *shar
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {
-      cp_async_bulk_store(turned.image(number), to, kTurnedBytes);
+      cp_async_bulk_store(turned.image(number) + panel * kTurnedBytes, to, kTurnedBytes);
       cp_async_bulk_commit_group();
       cp_async_bulk_wait_group<0>();
       __threadfence();
-      atomicExch(turned.ready + number, 1);
+      atomicAdd(turned.ready + number, 1);
       atomicAdd(turned.done, 1);
     }
   }
