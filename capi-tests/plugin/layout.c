@@ -999,6 +999,19 @@ AT(NVTEXSwizzleEntry, k, 24);
 AT(NVTEXSwizzleEntry, valid_m, 32);
 AT(NVTEXSwizzleEntry, valid_k, 40);
 AT(NVTEXSwizzleEntry, transposed, 48);
+AT(NVTEXSymmetricGemmArgs, a, 0);
+AT(NVTEXSymmetricGemmArgs, b, 8);
+AT(NVTEXSymmetricGemmArgs, c, 16);
+AT(NVTEXSymmetricGemmArgs, d, 24);
+AT(NVTEXSymmetricGemmArgs, workspace, 32);
+AT(NVTEXSymmetricGemmArgs, workspace_bytes, 40);
+AT(NVTEXSymmetricGemmArgs, n, 48);
+AT(NVTEXSymmetricGemmArgs, k, 56);
+AT(NVTEXSymmetricGemmArgs, alpha, 64);
+AT(NVTEXSymmetricGemmArgs, beta, 68);
+AT(NVTEXSymmetricGemmArgs, diagonal, 72);
+AT(NVTEXSymmetricGemmArgs, dtype, 76);
+AT(NVTEXSymmetricGemmArgs, transposed, 80);
 AT(NVTEXTopkArgs, keys, 0);
 AT(NVTEXTopkArgs, lengths, 8);
 AT(NVTEXTopkArgs, top_keys, 16);
@@ -1053,6 +1066,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1045 fields\n");
+  printf("1056 fields\n");
   return 0;
 }

@@ -105,6 +105,7 @@ static inline const char *conform_unreachable(const char *variant) {
       {"adam.fp8_moments", "only an optimizer keeps moments in FP8, in its own memory"},
       {"expert_rows", "only experts across ranks call it, which need a communicator"},
       {"zero_gaps", "only experts call it, on their own memory"},
+      {"symmetric_gemm", "only Newton-Schulz iterations call it, on their own memory"},
       {"permute.weighted", "only experts across ranks call it, which need a communicator"},
       {"merge_attention", "only attention over ranks calls it, on its own memory"},
       {"chunk_lengths", "only attention over ranks calls it, on its own memory"},

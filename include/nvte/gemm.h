@@ -106,8 +106,9 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  * - FP8 blocks: products are summed in float32 for 128 of k at a time, whatever
  *   `use_split_accumulator` says, and the scales are never swizzled, whatever the tensor says. The
  *   epilogues are bias, and the gradient of GELU without bias.
- * - MXFP8: on CUDA operands are cast to BFloat16. Values outside of that type's normal range lose
- *   bits.
+ * - MXFP8: on CUDA operands are cast to BFloat16, in which values outside of that type's normal range lose
+ *   bits; or, without the workspace for that, where both lie along k, their codes are multiplied, whose sums of
+ *   32 have the accuracy of FP8 tensor cores.
  * - NVFP4: scales may be compact or swizzled. The product has the factor
  *   `amaxA * amaxB / (36 * maxA * maxB)`, of the amaxes of the direction that is read and the
  *   `NVFP4E4M3Max` of the tensors. D is Float32 or BFloat16, k is a multiple of 16, and `grad` with
@@ -119,8 +120,8 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  * Workspace: memory on the device, any number of bytes, or none. On CUDA some products need it:
  * - MXFP8 should have `2 k (m + n) + 768` bytes and NVFP4 `2 k (m + n) + 1024`. With less the product is
  *   made in parts, for which 32 MiB are enough for any size and 64 KiB the least (with `bias`,
- *   `pre_gelu_out` and `grad` `4 m` more); or, in MXFP8 with up to 256 rows or columns of D, by a kernel
- *   that casts on its way.
+ *   `pre_gelu_out` and `grad` `4 m` more); or, in MXFP8 with up to 256 rows or columns of D, by the kernel
+ *   of grouped products.
  * - FP8 that cuBLASLt does not take (see the notes): 2560, and `4 m n` more with an epilogue or an FP8
  *   D.
  * - Other dtypes that cuBLASLt does not combine in D, bias and pre_gelu_out: `4 m n + 512`, for sums
@@ -287,9 +288,10 @@ size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
  * Float16 or BFloat16. Which data of A and B are read: as `nvte_cublas_gemm` says.
  *
  * Workspace: `workspace_setup` has `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
- * `workspace_cublas` has 32 MiB. On CUDA products of MXFP8 whose members have some hundred rows and columns
- * are two to three times as fast if it has room for A and B in BFloat16 beside what else is kept there: two
- * bytes for each element, of a list of tensors rounded up to 256 for each, 1 KiB for each member and 16 KiB.
+ * `workspace_cublas` has 32 MiB. On CUDA products of MXFP8 whose members have some hundred rows and columns, or
+ * a thousand where A and B are read with `transa` and without `transb`, are up to three times as fast if it has
+ * room for A and B in BFloat16 beside what else is kept there: two bytes for each element, of a list of tensors
+ * rounded up to 256 for each, 1 KiB for each member and 16 KiB.
  *
  * Notes: a null config means defaults; its averages are hints. On CUDA this needs compute capability
  * 9.0 (otherwise `NVTEX_UNSUPPORTED`).

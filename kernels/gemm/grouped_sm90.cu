@@ -37,15 +37,17 @@ Run choose_short(bool mn_rows, bool mn_cols) {
 }
 
 template <class T>
-Run choose_fp8(bool promote) {
-  return promote ? run<T, Kind::kPromote, false, false> : run<T, Kind::kPlain, false, false>;
+Run choose_fp8(Kind kind) {
+  return kind == Kind::kMx        ? run<T, Kind::kMx, false, false>
+         : kind == Kind::kPromote ? run<T, Kind::kPromote, false, false>
+                                  : run<T, Kind::kPlain, false, false>;
 }
 
-Run choose_fp8(NVTEDType rows, NVTEDType cols, bool promote) {
+Run choose_fp8(NVTEDType rows, NVTEDType cols, Kind kind) {
   const bool rows_e4m3 = rows == kNVTEFloat8E4M3, cols_e4m3 = cols == kNVTEFloat8E4M3;
   const auto choose = rows_e4m3 ? (cols_e4m3 ? choose_fp8<E4M3> : choose_fp8<E4M3TimesE5M2>)
                                 : (cols_e4m3 ? choose_fp8<E5M2TimesE4M3> : choose_fp8<E5M2>);
-  return choose(promote);
+  return choose(kind);
 }
 
 unsigned clusters_of(const Device &device, int sm_count) {
@@ -106,8 +108,8 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   const bool promote = blocks || (!is_16bit && !is_mx && a.split_accumulator);
 
   const size_t bulk_k = a.a.transposed && a.b.transposed ? kBulkGradients : kBulkInnerDimension;
-  const Kind kind = is_mx                              ? Kind::kMx
-                    : !is_16bit                        ? (promote ? Kind::kPromote : Kind::kPlain)
+  const Kind kind = is_mx       ? (a.a.transposed || a.b.transposed ? Kind::kMxCast : Kind::kMx)
+                    : !is_16bit ? (promote ? Kind::kPromote : Kind::kPlain)
                     : a.mean_k <= kShortInnerDimension ? Kind::kShort
                     : a.mean_k <= bulk_k               ? Kind::kBulk
                                                        : Kind::kPlain;
@@ -195,11 +197,14 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
                     a.a.dtype == kNVTEFloat8E5M2,
                     a.b.swizzled,
                     a.a.swizzled};
-  if (is_mx) {
-    return choose<BF16, Kind::kMx>(a.b.transposed, a.a.transposed)(p, setup.clusters, stream);
+  if (kind == Kind::kMxCast) {
+    const auto run_cast = !a.b.transposed  ? run<BF16, Kind::kMxCast, false, true>
+                          : a.a.transposed ? run<BF16, Kind::kMxCast, true, true>
+                                           : run<BF16, Kind::kMxCast, true, false>;
+    return run_cast(p, setup.clusters, stream);
   }
   if (!is_16bit) {
-    return choose_fp8(a.b.dtype, a.a.dtype, promote)(p, setup.clusters, stream);
+    return choose_fp8(a.b.dtype, a.a.dtype, kind)(p, setup.clusters, stream);
   }
   return dispatch<BF16, F16>(a.a.dtype, [&](auto tag) {
     using T = decltype(tag);

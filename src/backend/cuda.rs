@@ -493,7 +493,7 @@ fn in_parts(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Result<(), 
     let (columns, rest) = take(args, columns_bytes, WHAT)?;
     let Some(size) = PartSizes::new((args.m, args.n, args.k), rest.workspace_bytes) else {
         // What the smallest parts need.
-        return take(&rest, 64 << 10, WHAT).and(Err(Outcome::unimplemented(WHAT)));
+        return take(&rest, 64 << 10, WHAT).and_then(|_| Err(Outcome::unimplemented(WHAT)));
     };
     let [sums_bytes, a_bytes, b_bytes] = size.bytes();
     let (sums, rest) = take(&rest, sums_bytes, WHAT)?;

@@ -103,6 +103,7 @@ macro_rules! operators {
                 merge_attention(MergeAttentionArgs) = fused_attn::cpu::merge_attention;
                 zero_gaps(ZeroGapsArgs) = ep::cpu::zero_gaps;
                 chunk_lengths(ChunkLengthsArgs) = fused_attn::cpu::chunk_lengths;
+                symmetric_gemm(SymmetricGemmArgs) = gemm::cpu::symmetric_gemm;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

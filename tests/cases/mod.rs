@@ -12,6 +12,7 @@ pub mod normalization;
 pub mod pointwise;
 pub mod recipe;
 pub mod swizzle;
+pub mod symmetric;
 pub mod transpose;
 
 use crate::common::*;
@@ -41,6 +42,7 @@ macro_rules! operators {
             pointwise: scaled_activation 480, softmax 480, dropout 300, rope 400;
             recipe: amax 200, scale_from_amax 300, delayed_scaling 150, partial_amax 400, partial_cast 600;
             swizzle: swizzle 300, scale_codes 100;
+            symmetric: symmetric_gemm 40;
             transpose: transpose 300, transpose_dbias 200, swap_first_dims 200;
         }
     };

@@ -174,4 +174,36 @@ typedef struct NVTEXGemmArgs {
   void *d_columns;
 } NVTEXGemmArgs;
 
+/**
+ * `D = alpha A B^T + beta C + diagonal I`, `[n, n]`, where A B^T and C are symmetric but for rounding: D is symmetric,
+ * and follows from what is on and below its diagonal.
+ */
+typedef struct NVTEXSymmetricGemmArgs {
+  /**
+   * `[n, k]`, or with `transposed` `[k, n]`.
+   */
+  const void *a;
+  const void *b;
+  /**
+   * Read only if `beta` is not 0. Is not D.
+   */
+  const void *c;
+  void *d;
+  void *workspace;
+  size_t workspace_bytes;
+  size_t n;
+  /**
+   * At least 1.
+   */
+  size_t k;
+  float alpha;
+  float beta;
+  float diagonal;
+  /**
+   * Of all matrices.
+   */
+  NVTEDType dtype;
+  bool transposed;
+} NVTEXSymmetricGemmArgs;
+
 #endif  /* NVTE_BACKEND_GEMM_H */

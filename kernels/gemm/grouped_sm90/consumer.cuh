@@ -178,6 +178,80 @@ __device__ __forceinline__ void multiply_promoted(Control<C> &control, Places<C:
   release(at.last_stage());
 }
 
+// Reads four scales.
+__device__ __forceinline__ float4 load_scales(uint32_t at) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+
+// A descriptor in registers of the warp.
+__device__ __forceinline__ uint64_t uniform_descriptor(uint64_t operand) {
+  return (operand & 0xffffffff00000000) | static_cast<uint32_t>(uniform(static_cast<int>(operand)));
+}
+
+// Multiplies a tile in MXFP8: codes by the tensor cores, whose sums of each 32 are multiplied by
+// both scales. A part is 64 columns of all rows, or of the upper half, so that the scale of a
+// column is read once for both.
+template <class C, int kHalves, class Release>
+__device__ __forceinline__ void multiply_mx(Control<C> &control, Places<C::kStages> &at,
+                                            uint64_t rows_at, uint64_t cols_at, int w, int blocks,
+                                            float (&d)[kRows], Release release) {
+  constexpr int kParts = C::kOwnCols / 64;
+  const uint32_t thread = threadIdx.x % 128, scales = shared_address(control.mx_scales);
+  uint32_t own_rows = scales + thread / 4 * 16,
+           own_cols = scales + (kRows + w * kMxCols + thread % 4 * kMxPitch) * 4;
+  asm volatile("" : "+r"(own_rows), "+r"(own_cols));
+  rows_at = uniform_descriptor(rows_at), cols_at = uniform_descriptor(cols_at);
+#pragma unroll 1
+  for (int i = 0; i < blocks; ++i) {
+    const int stage = at.stage().stage;
+    control.stages.consumer_wait(at.stage());
+#pragma unroll 1
+    for (int s = 0; s < C::kSteps; ++s) {
+      const uint32_t step = (stage * C::kSteps + s) * sizeof(control.mx_scales[0]);
+      const float4 row = load_scales(own_rows + step);
+      const uint64_t rows = advance_descriptor(rows_at, stage * C::kStageBytes + s * 32),
+                     cols = advance_descriptor(cols_at, stage * C::kStageBytes + s * 32);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        float sums[kHalves][32];
+        wgmma_fence();
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          Product<typename C::In, 64>::shared(sums[half],
+                                              advance_descriptor(rows, half * kChunkBytes),
+                                              advance_descriptor(cols, part * kChunkBytes), false);
+        }
+        wgmma_commit_group();
+        float4 col[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) col[j] = load_scales(own_cols + step + 64 * part + 16 * j);
+        wgmma_wait_group<0>();
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          pin(sums[half]);
+#pragma unroll
+          for (int j = 0; j < 32; ++j) {
+            const float4 &four = col[j / 8];
+            const float by_col =
+                j / 4 % 2 == 0 ? (j % 2 == 0 ? four.x : four.y) : (j % 2 == 0 ? four.z : four.w);
+            const float by_row =
+                half == 0 ? (j / 2 % 2 == 0 ? row.x : row.y) : (j / 2 % 2 == 0 ? row.z : row.w);
+            float &sum = d[64 * half + 32 * part + j];
+            sum = __fmaf_rn(__fmul_rn(sums[half][j], by_row), by_col, sum);
+          }
+        }
+      }
+    }
+    release(stage);
+    at.advance_stage();
+  }
+}
+
 template <class C>
 __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *shared,
                                               Control<C> &control, int w) {
@@ -187,7 +261,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
   [[maybe_unused]] const unsigned other = cluster_ctarank() ^ 1;
   const auto release = [&](int stage) {
     const int lane = current_lane();
-    if constexpr (C::kMx) {
+    if constexpr (C::kMxCast) {
       if (lane == 0) mbarrier_arrive(&control.stages.empty[stage]);
     } else if constexpr (C::kPromote) {
       __syncwarp();
@@ -200,17 +274,21 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     }
   };
   const uint32_t base = shared_address(shared);
-  const uint64_t rows_at = C::kMnRows ? descriptor_mn_major(base + w * kChunkBytes, kChunkBytes)
-                                      : descriptor_k_major(base + w * kChunkBytes);
-  const uint64_t cols_at = C::kMnCols ? descriptor_mn_major(base + C::kRowBytes, kChunkBytes)
-                                      : descriptor_k_major(base + C::kRowBytes);
+  // The first row and column of the consumer in a tile.
+  const int own_row = C::kOwnRows < kRows ? w * C::kOwnRows : 0;
+  const int own_col = C::kOwnCols < C::kCols ? w * C::kOwnCols : 0;
+  const uint32_t rows_base = base + own_row * 128, cols_base = base + C::kRowBytes + own_col * 128;
+  const uint64_t rows_at =
+      C::kMnRows ? descriptor_mn_major(rows_base, kChunkBytes) : descriptor_k_major(rows_base);
+  const uint64_t cols_at =
+      C::kMnCols ? descriptor_mn_major(cols_base, kChunkBytes) : descriptor_k_major(cols_base);
   constexpr uint32_t kRowStep = C::kMnRows ? 2048 : 32, kColStep = C::kMnCols ? 2048 : 32;
   for (;;) {
     control.tiles.consumer_wait(at.tile());
     const Tile &t = control.tile[at.tile().stage];
     const Problem *problem = t.problem;
     if (__any_sync(0xffffffff, problem == nullptr)) break;
-    const int row = t.row + 64 * w, col = t.col;
+    const int row = t.row + own_row, col = t.col + own_col;
     const int blocks = uniform(t.blocks);
     const bool any = row < problem->n && col < problem->m;
     const int products = uniform(any ? blocks : 0);
@@ -237,7 +315,13 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       }
       wgmma_commit_group();
     };
-    if constexpr (C::kPromote) {
+    if constexpr (C::kMx) {
+      if (uniform(row + 64 < problem->n) != 0) {
+        multiply_mx<C, 2>(control, at, rows_at, cols_at, w, products, d, release);
+      } else {
+        multiply_mx<C, 1>(control, at, rows_at, cols_at, w, products, d, release);
+      }
+    } else if constexpr (C::kPromote) {
       const int halves = uniform(col + kPartCols < problem->m ? 2 : 1);
       const auto promote = [&](auto scales) {
         multiply_promoted<C, decltype(scales)::value>(control, at, rows_at, cols_at, products,
@@ -277,7 +361,8 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       const Problem *problem = t.problem;
       const int warp = static_cast<int>((threadIdx.x - C::kProducerThreads) / 32);
       const int w = warp / 4;
-      const int row = t.row + 64 * w, col = t.col;
+      const int row = t.row + (C::kOwnRows < kRows ? w * C::kOwnRows : 0);
+      const int col = t.col + (C::kOwnCols < C::kCols ? w * C::kOwnCols : 0);
       unsigned char *const results = shared + C::kAtResults + w * C::kResultBytes;
       float *const staging =
           C::kBulkStores ? reinterpret_cast<float *>(results) + warp % 4 * 16 * kStagingPitch
@@ -291,20 +376,29 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
           problem->c,     problem->d,
           problem->n,     problem->m,
           problem->alpha, problem->beta,
-          p.d_dtype,      C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING};
+          p.d_dtype,      !C::kMx && C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING};
       if (C::kBulkStores && problem->stores != Stores::kWords) {
-        if constexpr (C::kBulkStores) {
-          if (threadIdx.x % 128 == 0) fence_proxy_tensormap_acquire(&problem->d_map);
-          if (p.d_dtype == kNVTEFloat32) {
-            store_tile<C, 4>(*problem, row, col, false, d, results, w);
-          } else {
-            store_tile<C, 2>(*problem, row, col, p.d_dtype == kNVTEFloat16, d, results, w);
+        if (threadIdx.x % 128 == 0) fence_proxy_tensormap_acquire(&problem->d_map);
+      }
+#pragma unroll
+      for (int half = 0; half < C::kOwnRows / 64; ++half) {
+        if (half > 0 && row + 64 >= problem->n) break;
+        constexpr int kSums = C::kOwnCols / 2;
+        const auto &sums = *reinterpret_cast<const float (*)[kSums]>(d + half * kSums);
+        if (C::kBulkStores && problem->stores != Stores::kWords) {
+          if constexpr (C::kBulkStores) {
+            if (p.d_dtype == kNVTEFloat32) {
+              store_tile<C, 4>(*problem, row + 64 * half, col, false, sums, results, w);
+            } else {
+              store_tile<C, 2>(*problem, row + 64 * half, col, p.d_dtype == kNVTEFloat16, sums,
+                               results, w);
+            }
           }
+        } else if (p.d_dtype == kNVTEFloat32) {
+          write_tile<4>(out, row + 64 * half, col, sums, staging);
+        } else {
+          write_tile<2>(out, row + 64 * half, col, sums, staging);
         }
-      } else if (p.d_dtype == kNVTEFloat32) {
-        write_tile<4>(out, row, col, d, staging);
-      } else {
-        write_tile<2>(out, row, col, d, staging);
       }
     }
     // All lanes have read the description of the tile, also where there were no products.

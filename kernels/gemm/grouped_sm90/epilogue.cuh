@@ -142,16 +142,15 @@ __device__ __forceinline__ void write_tile(const Output &out, int row, int col, 
 // Sends results of a consumer to D in bulk: all its threads write a buffer of them at a time to
 // shared memory, where its first one copies or adds them to D from, while the next are written if
 // there is a second buffer.
-template <class C, int kBytes>
+template <class C, int kBytes, int N>
 __device__ __forceinline__ void store_tile(const Problem &problem, int row, int col, bool half,
-                                           const float (&d)[C::kCols / 2], unsigned char *results,
-                                           int w) {
+                                           const float (&d)[N], unsigned char *results, int w) {
   constexpr int kChunkCols = 128 / kBytes, kCols = C::kResultChunks * kChunkCols;
   const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
   const float alpha = problem.alpha;
   const bool adds = problem.stores == Stores::kBulkAdd;
 #pragma unroll
-  for (int first = 0; first < C::kCols; first += kCols) {
+  for (int first = 0; first < 2 * N; first += kCols) {
     unsigned char *const buffer =
         results + first / kCols % C::kResultBuffers * C::kResultChunks * kChunkBytes;
     if (thread == 0) cp_async_bulk_wait_group_read<C::kResultBuffers - 1>();

@@ -19,13 +19,16 @@ namespace sm90_grouped {
 // the tensor cores, whose own sums of 8-bit products have fewer bits, and multiplied by scales.
 // kBulk: as kPlain, for inner dimensions so short that it counts how results get to D. kShort: for
 // still shorter ones, see short.cuh.
-// kMx: MXFP8 becomes BF16 on its way to where products read it.
-enum class Kind { kPlain, kBulk, kShort, kPromote, kMx };
+// kMx: MXFP8 along the inner dimension, as kPromote for each 32. kMxCast: other MXFP8 becomes BF16
+// on its way to where products read it.
+enum class Kind { kPlain, kBulk, kShort, kPromote, kMx, kMxCast };
+
+constexpr bool promotes(Kind kind) { return kind == Kind::kPromote || kind == Kind::kMx; }
 
 // Whether results leave in bulk from shared memory of their own, while the next tile is multiplied.
 // That costs one of four stages of the ring.
 constexpr bool stores_in_bulk(Kind kind) {
-  return kind == Kind::kBulk || kind == Kind::kShort || kind == Kind::kPromote;
+  return kind == Kind::kBulk || kind == Kind::kShort || promotes(kind);
 }
 
 // In: a tag of Product. kMn*: that operand is stored with its inner dimension first. Defined in

@@ -2,8 +2,8 @@
 // them. An element times a power of two is exact unless it is less than 2^-126. A warpgroup holds
 // the codes of the next stage in registers while it converts those of this one.
 //
-// H200, November 2026, TFLOP/s: 275 to 286 where both operands have the inner dimension last, 220
-// to 225 in other layouts.
+// H200, November 2026: 220 to 225 TFLOP/s. Where both operands have the inner dimension last,
+// Kind::kMx multiplies their codes instead.
 #pragma once
 
 #include "common/vec.cuh"
@@ -113,6 +113,38 @@ struct MxOperand {
   }
 };
 
+template <class C>
+__device__ __forceinline__ MxOperand mx_operand(const Params &p, const Tile &t, bool is_row) {
+  const Problem &problem = *t.problem;
+  return is_row ? MxOperand{static_cast<const char *>(problem.rows_data),
+                            static_cast<const unsigned char *>(problem.rows_scales),
+                            problem.n,
+                            t.row,
+                            problem.k,
+                            C::kMnRows,
+                            p.rows_swizzled,
+                            p.rows_e5m2}
+                : MxOperand{static_cast<const char *>(problem.cols_data),
+                            static_cast<const unsigned char *>(problem.cols_scales),
+                            problem.m,
+                            t.col,
+                            problem.k,
+                            C::kMnCols,
+                            p.cols_swizzled,
+                            p.cols_e5m2};
+}
+
+// The power of two of a scale, or NaN.
+__device__ __forceinline__ float decode_e8m0(uint32_t code) {
+  return __uint_as_float(code << 23 | (((code + 1) & 0xfe) == 0 ? 0x400000u : 0u));
+}
+
+// Whether one of four scales is not the exponent of a float: 2^-127 or NaN.
+__device__ __forceinline__ bool has_special(uint32_t codes) {
+  const uint32_t zeros = (codes - 0x01010101) & ~codes, ones = (~codes - 0x01010101) & codes;
+  return ((zeros | ones) & 0x80808080) != 0;
+}
+
 // Whether any thread at the hardware barrier says so.
 __device__ __forceinline__ bool bar_or(int barrier, int threads, bool one) {
   uint32_t any;
@@ -134,30 +166,10 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
                                         const Tile &t, PipelineState<C::kStages> &at) {
   constexpr int kLines = kChunk / 2, kRowUnits = kRows / kLines;
   constexpr int kUnits = (kRows + C::kCols) / kLines;
-  // Where both operands have the inner dimension last, each four of it may change places.
-  constexpr bool kShuffled = !C::kMnRows && !C::kMnCols;
-  constexpr bool kAnyMn = !kShuffled;
   const Problem &problem = *t.problem;
   const int thread = static_cast<int>(threadIdx.x), r = thread / 4, part = thread % 4;
   const int k = problem.k;
-  const auto operand = [&](bool is_row) {
-    return is_row ? MxOperand{static_cast<const char *>(problem.rows_data),
-                              static_cast<const unsigned char *>(problem.rows_scales),
-                              problem.n,
-                              t.row,
-                              k,
-                              C::kMnRows,
-                              p.rows_swizzled,
-                              p.rows_e5m2}
-                  : MxOperand{static_cast<const char *>(problem.cols_data),
-                              static_cast<const unsigned char *>(problem.cols_scales),
-                              problem.m,
-                              t.col,
-                              k,
-                              C::kMnCols,
-                              p.cols_swizzled,
-                              p.cols_e5m2};
-  };
+  const auto operand = [&](bool is_row) { return mx_operand<C>(p, t, is_row); };
   // Where the thread's bytes of unit `u` of an operand begin, from its first outer and inner on.
   const auto outer_of = [&](bool mn, int u) {
     return u / 2 * kChunk + (mn ? 16 * part : u % 2 * kLines + r);
@@ -191,8 +203,7 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const uint32_t four = w[2 * h + j / 2];
-          const uint32_t high = kShuffled ? (j % 2 == 0 ? four << 8 : four) & 0xff00ff00
-                                          : __byte_perm(four, 0, j % 2 == 0 ? 0x1404 : 0x3424);
+          const uint32_t high = __byte_perm(four, 0, j % 2 == 0 ? 0x1404 : 0x3424);
           const int first = x.mn ? outer + 8 * h + 2 * j : outer;
           const uint32_t code = x.scale(first, block);
           out[j] = decoder.decode_any(high, code, x.mn ? x.scale(first + 1, block) : code);
@@ -266,38 +277,34 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
       if (u < kRowUnits ? !C::kMnRows : !C::kMnCols) words[u] = later[u];
     }
   };
-  // Of other operands, each thread has the scales of some rows or columns. They are shared as
-  // factors.
+  // Of other operands, at least one, each thread has the scales of some rows or columns. They are
+  // shared as factors.
   constexpr int kOwn = (kRows + C::kCols) / C::kProducerThreads;
   uint32_t own[kOwn][2];
   const auto fetch_own = [&](int i) {
-    if constexpr (kAnyMn) {
 #pragma unroll
-      for (int o = 0; o < kOwn; ++o) {
-        const int line = thread + o * C::kProducerThreads;
-        const bool is_row = line < kRows;
-        const MxOperand &x = is_row ? rows : cols;
+    for (int o = 0; o < kOwn; ++o) {
+      const int line = thread + o * C::kProducerThreads;
+      const bool is_row = line < kRows;
+      const MxOperand &x = is_row ? rows : cols;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          own[o][j] = (is_row ? C::kMnRows : C::kMnCols)
-                          ? x.scale(x.outer + (is_row ? line : line - kRows), 2 * i + j)
-                          : 0u;
-        }
+      for (int j = 0; j < 2; ++j) {
+        own[o][j] = (is_row ? C::kMnRows : C::kMnCols)
+                        ? x.scale(x.outer + (is_row ? line : line - kRows), 2 * i + j)
+                        : 0u;
       }
     }
   };
   const auto put_own = [&](int i) {
     bool large = false;
-    if constexpr (kAnyMn) {
 #pragma unroll
-      for (int o = 0; o < kOwn; ++o) {
-        const int line = thread + o * C::kProducerThreads;
-        const Decoder &decoder = line < kRows ? row_decoder : col_decoder;
+    for (int o = 0; o < kOwn; ++o) {
+      const int line = thread + o * C::kProducerThreads;
+      const Decoder &decoder = line < kRows ? row_decoder : col_decoder;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          control.mx_scales[i % 2][j][line] = static_cast<uint16_t>(decoder.factor(own[o][j]));
-          large = large || own[o][j] > decoder.largest();
-        }
+      for (int j = 0; j < 2; ++j) {
+        control.mx_factors[i % 2][j][line] = static_cast<uint16_t>(decoder.factor(own[o][j]));
+        large = large || own[o][j] > decoder.largest();
       }
     }
     return large;
@@ -322,15 +329,14 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
       for (int h = 0; h < 2; ++h) {
         uint32_t s[4] = {one, one, one, one}, out[4];
         if constexpr (kMn) {
-          load_shared(reinterpret_cast<const uint32_t *>(control.mx_scales[i % 2][u % 2] +
+          load_shared(reinterpret_cast<const uint32_t *>(control.mx_factors[i % 2][u % 2] +
                                                          u / 2 * kChunk + 16 * part + 8 * h),
                       s);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const uint32_t four = raw[u][2 * h + j / 2];
-          const uint32_t high = kShuffled ? (j % 2 == 0 ? four << 8 : four)
-                                          : __byte_perm(four, 0, j % 2 == 0 ? 0x1404 : 0x3424);
+          const uint32_t high = __byte_perm(four, 0, j % 2 == 0 ? 0x1404 : 0x3424);
           out[j] = multiply_2(decoder.bits(high), s[j]);
           if (j % 2 == 0) found |= (four & 0x7f7f7f7f) + decoder.special;
         }
@@ -345,12 +351,10 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
   for (int u = 0; u < kUnits; ++u) fetch(u, 0);
   fetch_words(0);
   bool large = false;
-  if constexpr (kAnyMn) {
-    fetch_own(0);
-    large = put_own(0);
-    fetch_own(1);
-    large = bar_or(kProducerBarrier, C::kProducerThreads, large);
-  }
+  fetch_own(0);
+  large = put_own(0);
+  fetch_own(1);
+  large = bar_or(kProducerBarrier, C::kProducerThreads, large);
 #pragma unroll 1
   for (int i = 0; i < t.blocks; ++i, at.advance()) {
     if (i % 2 == 0) {
@@ -372,12 +376,10 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
       fetch_own(i + 1);
     }
     commit();
-    if constexpr (kAnyMn) {
-      // All threads that read these scales one stage ago have passed the barrier since.
-      const bool next = put_own(i + 1);
-      fetch_own(i + 2);
-      large = bar_or(kProducerBarrier, C::kProducerThreads, next);
-    }
+    // All threads that read these scales one stage ago have passed the barrier since.
+    const bool next = put_own(i + 1);
+    fetch_own(i + 2);
+    large = bar_or(kProducerBarrier, C::kProducerThreads, next);
   }
 }
 

@@ -28,7 +28,10 @@ __device__ __forceinline__ unsigned find_member(const Params &p, unsigned pair) 
 // The tile of block `rank` of the cluster in a pair.
 template <class C>
 __device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsigned rank, Tile &t) {
-  if (pair >= p.first[p.count]) {
+  // The compiler shall not keep the address of the number of all pairs.
+  unsigned count = p.count;
+  asm volatile("" : "+r"(count));
+  if (pair >= p.first[count]) {
     t.problem = nullptr;
     return;
   }
@@ -67,33 +70,36 @@ __device__ __forceinline__ void copy_chunk(unsigned char *to, const void *data, 
   const int line0 = kMn ? inner : outer, at = (kMn ? outer : inner) * kBytes;
   const int unit = static_cast<int>(threadIdx.x % 8);  // 16 bytes of a row
   const int r = static_cast<int>(threadIdx.x / 8), begin = at + 16 * unit;
-  constexpr int kLines = 4;  // Lines that lie 16 apart.
-  uint32_t words[kLines][5];
-  int shift[kLines], bytes[kLines];
+  constexpr int kAll = 4, kLines = kBytes == 2 ? 4 : 2;  // Lines that lie 16 apart, and at a time.
+#pragma unroll 1
+  for (int first = 0; first < kAll; first += kLines) {
+    uint32_t words[kLines][5];
+    int shift[kLines], bytes[kLines];
 #pragma unroll
-  for (int j = 0; j < kLines; ++j) {
-    const int line = line0 + r + 16 * j;
-    const char *from = static_cast<const char *>(data) + int64_t{line} * length + begin;
-    shift[j] = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
-    bytes[j] = line < lines ? max(min(length - begin, 16), 0) : 0;
+    for (int j = 0; j < kLines; ++j) {
+      const int line = line0 + r + 16 * (first + j);
+      const char *from = static_cast<const char *>(data) + int64_t{line} * length + begin;
+      shift[j] = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+      bytes[j] = line < lines ? max(min(length - begin, 16), 0) : 0;
 #pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      // Words without a byte of the member are not read.
-      load_once<4>(from - shift[j] + 4 * i, bytes[j] > 0 && 4 * i < bytes[j] + shift[j],
-                   &words[j][i]);
+      for (int i = 0; i < 5; ++i) {
+        // Words without a byte of the member are not read.
+        load_once<4>(from - shift[j] + 4 * i, bytes[j] > 0 && 4 * i < bytes[j] + shift[j],
+                     &words[j][i]);
+      }
     }
-  }
 #pragma unroll
-  for (int j = 0; j < kLines; ++j) {
-    uint32_t w[4];
+    for (int j = 0; j < kLines; ++j) {
+      uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      w[i] = __funnelshift_r(words[j][i], words[j][i + 1], 8 * static_cast<unsigned>(shift[j]));
-      const int left = bytes[j] - 4 * i;
-      if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
+      for (int i = 0; i < 4; ++i) {
+        w[i] = __funnelshift_r(words[j][i], words[j][i + 1], 8 * static_cast<unsigned>(shift[j]));
+        const int left = bytes[j] - 4 * i;
+        if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
+      }
+      *reinterpret_cast<uint4 *>(to + (r + 16 * (first + j)) * 128 + ((unit ^ (r % 8)) * 16)) =
+          make_uint4(w[0], w[1], w[2], w[3]);
     }
-    *reinterpret_cast<uint4 *>(to + (r + 16 * j) * 128 + ((unit ^ (r % 8)) * 16)) =
-        make_uint4(w[0], w[1], w[2], w[3]);
   }
 }
 
@@ -207,6 +213,79 @@ __device__ __forceinline__ void copy_scales(const Params &p, Control<C> &control
   }
 }
 
+// Writes scales of MXFP8 of a stage as powers of two, by all warps of the producer but the first.
+template <class C>
+__device__ __forceinline__ void copy_mx_scales(const Params &p, Control<C> &control, const Tile &t,
+                                               PipelineState<C::kStages> &at) {
+  constexpr int kWriters = C::kProducerThreads - 32, kLines = (kRows + C::kCols) / kWriters;
+  static_assert(kLines * kWriters == kRows + C::kCols);
+  const Problem &problem = *t.problem;
+  // Computed anew for each tile, because there are no registers to keep what follows from it.
+  int thread = static_cast<int>(threadIdx.x) - 32;
+  asm volatile("" : "+r"(thread));
+  const int last = (problem.k + 31) / 32;
+  // Four scales of each line of the thread, which are one word in either order.
+  const unsigned char *from[kLines];
+  uint32_t next[kLines];
+  int to[kLines];
+#pragma unroll
+  for (int l = 0; l < kLines; ++l) {
+    const int line = thread + l * kWriters;
+    const bool is_row = line < kRows;
+    const MxOperand x = mx_operand<C>(p, t, is_row);
+    const int outer = x.outer + (is_row ? line : line - kRows);
+    from[l] = outer < x.outers ? x.scales + x.scale_at(outer, 0) : nullptr;
+    to[l] = is_row ? mx_row(line) : mx_col(line - kRows);
+  }
+  const auto fetch = [&](int i) {
+#pragma unroll
+    for (int l = 0; l < kLines; ++l) {
+      const bool is_row = thread + l * kWriters < kRows;
+      const bool swizzled = is_row ? p.rows_swizzled : p.cols_swizzled;
+      next[l] = i < t.blocks && from[l] != nullptr
+                    ? __ldg(reinterpret_cast<const uint32_t *>(from[l] + i * (swizzled ? 512 : 4)))
+                    : 0x7f7f7f7f;
+    }
+  };
+  fetch(0);
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.advance()) {
+    uint32_t words[kLines];
+    bool special = i == last / C::kSteps;
+#pragma unroll
+    for (int l = 0; l < kLines; ++l) {
+      words[l] = next[l];
+      special = special || has_special(words[l]);
+    }
+    fetch(i + 1);
+    control.stages.producer_acquire(at);
+    auto *const scales = control.mx_scales + at.stage * C::kSteps;
+    if (!special) {
+#pragma unroll
+      for (int l = 0; l < kLines; ++l) {
+#pragma unroll
+        for (int s = 0; s < C::kSteps; ++s) {
+          scales[s][to[l]] =
+              __uint_as_float((s < 3 ? words[l] << (23 - 8 * s) : words[l] >> 1) & 0x7f800000);
+        }
+      }
+    } else {
+      // What lies behind the scales may be anything, and its products are zeros.
+#pragma unroll 1
+      for (int s = 0; s < C::kSteps; ++s) {
+        const bool inside = i * C::kSteps + s < last;
+#pragma unroll
+        for (int l = 0; l < kLines; ++l) {
+          scales[s][to[l]] = inside ? decode_e8m0(words[l] >> (8 * s) & 0xff) : 0.0f;
+        }
+      }
+    }
+    // A lane commits for its warp, which racecheck does not follow, see copy_odd().
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) control.stages.producer_commit(at);
+  }
+}
+
 // Copies a tile without bulk copies, by the warpgroup.
 template <class C>
 __device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
@@ -228,7 +307,20 @@ __device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
       copy_chunk<C::kBytes, C::kMnCols>(cols + j * kChunkBytes, problem.cols_data, problem.m,
                                         problem.k, t.col + j * kChunk, i * C::kDepth);
     }
-    if constexpr (C::kPromote) {
+    if constexpr (C::kMx) {
+#pragma unroll 1
+      for (int line = static_cast<int>(threadIdx.x); line < kRows + C::kCols; line += 128) {
+        const bool is_row = line < kRows;
+        const MxOperand x = mx_operand<C>(p, t, is_row);
+        const int in = is_row ? line : line - kRows;
+#pragma unroll 1
+        for (int s = 0; s < C::kSteps; ++s) {
+          const int step = at.stage * C::kSteps + s, block = i * C::kSteps + s;
+          control.mx_scales[step][is_row ? mx_row(in) : mx_col(in)] =
+              block < x.blocks() ? decode_e8m0(x.scale(x.outer + in, block)) : 0.0f;
+        }
+      }
+    } else if constexpr (C::kPromote) {
       const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
                               int outer, int most) {
         if (mode != NVTE_BLOCK_SCALING_1D) return;
@@ -297,14 +389,16 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     unsigned next = 0;
     if (threadIdx.x == 0 && rank == 0) next = atomicAdd(p.next, 1u);
     if (threadIdx.x >= 32 && t.problem->beta != 0.0f) fetch_c<C>(p, *t.problem, t);
-    if constexpr (C::kMx) {
+    if constexpr (C::kMxCast) {
       copy_mx<C>(p, shared, control, t, at);
     } else if (!t.bulk) {
       copy_odd<C>(p, shared, control, t, at);
     } else if (threadIdx.x == 0) {
       copy_bulk<C>(shared, control, t, at, rank);
+    } else if (C::kMx && threadIdx.x >= 32) {
+      if constexpr (C::kMx) copy_mx_scales<C>(p, control, t, at);
     } else if (C::kPromote && threadIdx.x == 32) {
-      copy_scales<C>(p, control, t, at);
+      if constexpr (!C::kMx) copy_scales<C>(p, control, t, at);
     } else {
       for (int i = 0; i < t.blocks; ++i) at.advance();
     }

@@ -203,3 +203,35 @@ operator! {
         + when(a.epilogue.has_aux(), size(a.m * a.n, a.aux_dtype)).unwrap_or(0);
     workspace a.workspace_bytes;
 }
+
+/// `D = alpha A B^T + beta C + diagonal I`, `[n, n]`, where A B^T and C are symmetric but for rounding: D is symmetric,
+/// and follows from what is on and below its diagonal.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SymmetricGemmArgs {
+    /// `[n, k]`, or with `transposed` `[k, n]`.
+    pub a: *const c_void,
+    pub b: *const c_void,
+    /// Read only if `beta` is not 0. Is not D.
+    pub c: *const c_void,
+    pub d: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_bytes: usize,
+    pub n: usize,
+    /// At least 1.
+    pub k: usize,
+    pub alpha: f32,
+    pub beta: f32,
+    pub diagonal: f32,
+    /// Of all matrices.
+    pub dtype: NVTEDType,
+    pub transposed: bool,
+}
+
+operator! {
+    symmetric_gemm(SymmetricGemmArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { BETA = a.beta != 0.0, DIAGONAL = a.diagonal != 0.0, TRANSPOSED = a.transposed }
+    bytes 2 * size(a.n * a.k, a.dtype) + size(a.n * a.n, a.dtype);
+    workspace a.workspace_bytes;
+}

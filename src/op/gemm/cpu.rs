@@ -5,7 +5,9 @@
 use super::cpu_packed::{self, Blocks, Operand};
 use super::cpu_rows::{self, dot_products};
 use crate::backend::args::GemmEpilogue::{self, *};
-use crate::backend::args::{BackendStatus, GemmArgs, GemmScales, Outcome};
+use crate::backend::args::{
+    BackendStatus, GemmArgs, GemmScales, Nvfp4Factors, Outcome, SymmetricGemmArgs,
+};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
 use crate::backend::memory::{collect, expect, resize, zeros};
@@ -351,6 +353,73 @@ unsafe fn multiply_packed(
         add_scaled(sums, part, of_columns, b_scales.at(row, block), b_first);
     };
     kernel.multiply(operands, Some(&Blocks { depth: BLOCK, add: &add }), part)
+}
+
+/// `D = alpha A B^T + beta C + diagonal I`, of which the upper half is that of the lower one.
+pub(crate) unsafe extern "C-unwind" fn symmetric_gemm(
+    args: *const SymmetricGemmArgs,
+    stream: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let g = unsafe { &*args };
+    let n = g.n;
+    let mut sums = zeros::<f32>(n * n);
+    let (none, unscaled) = (std::ptr::null_mut(), GemmScales::per_tensor(std::ptr::null()));
+    let product = GemmArgs {
+        a: g.b,
+        b: g.a,
+        c: none,
+        d: sums.as_mut_ptr().cast(),
+        scales_a: unscaled,
+        scales_b: unscaled,
+        scale_d: std::ptr::null(),
+        amax_d: std::ptr::null_mut(),
+        scale_inv_d: std::ptr::null_mut(),
+        bias: none,
+        aux: none,
+        workspace: none,
+        workspace_bytes: 0,
+        m: n,
+        n,
+        k: g.k,
+        alpha: g.alpha,
+        beta: 0.0,
+        a_dtype: g.dtype,
+        b_dtype: g.dtype,
+        d_dtype: NVTEDType::kNVTEFloat32,
+        bias_dtype: g.dtype,
+        aux_dtype: g.dtype,
+        epilogue: NVTEX_EPILOGUE_NONE,
+        nvfp4: Nvfp4Factors::NONE,
+        transa: !g.transposed,
+        transb: g.transposed,
+        split_accumulator: false,
+        sm_count: 0,
+        aux_slope: false,
+        d_columns: none,
+    };
+    // SAFETY: the caller vouches for the operands, and D has room for the sums.
+    let outcome = unsafe { gemm(&product, stream) };
+    if outcome.status() != BackendStatus::NVTEX_BACKEND_OK {
+        return outcome;
+    }
+    dispatch!(g.dtype, [F32, F16, BF16], T => {
+        // SAFETY: D is a matrix of its own, as is C if it is read.
+        let (c, d) = unsafe {
+            let c = (g.beta != 0.0).then(|| Buf::<T>::new(g.c, n * n).slice(0, n * n));
+            (c, Buf::<T>::new(g.d, n * n).slice_mut(0, n * n))
+        };
+        for row in 0..n {
+            for col in 0..=row {
+                let old = c.map_or(0.0, |c| g.beta * c[row * n + col].to_f32());
+                let diagonal = if row == col { g.diagonal } else { 0.0 };
+                let value = T::from_f32(sums[row * n + col] + old + diagonal);
+                d[row * n + col] = value;
+                d[col * n + row] = value;
+            }
+        }
+        Outcome::OK
+    }, else Outcome::unimplemented("symmetric_gemm: dtype"))
 }
 
 /// The product of MXFP8 operands, cast to BF16, which holds their values.

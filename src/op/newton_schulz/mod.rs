@@ -7,16 +7,16 @@ use super::gemm::{Aux, Epilogue, Options, Product};
 use super::ranks::{Context, Contexts};
 use super::transformer_engine::{self, QuantizationConfig};
 use super::{cast, nvtex};
-use crate::backend::{self, args::CopyKind};
+use crate::backend::{self, args::CopyKind, args::SymmetricGemmArgs};
 use crate::check;
-use crate::error::{Error, Result};
-use crate::handle::{Kind, Slab};
+use crate::error::{Error, Kind, Result};
+use crate::handle::{self, Slab};
 use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Shape, Tensor, bytes};
 use crate::types::*;
 use std::ffi::c_void;
 
-static CONTEXTS: Contexts = Slab::new(Kind::NewtonSchulzContext);
+static CONTEXTS: Contexts = Slab::new(handle::Kind::NewtonSchulzContext);
 
 /// Iterates on a matrix, which is not normalised before, with memory of the context.
 pub(crate) fn iterate(
@@ -75,7 +75,7 @@ impl<'a> Iterations<'a> {
         }
         let dtype = self.x.dtype;
         let part = |numel: usize| bytes(numel, dtype).next_multiple_of(256);
-        let (gram, whole) = (part(self.side() * self.side()), part(self.rows * self.cols));
+        let (small, whole) = (part(self.side() * self.side()), part(self.rows * self.cols));
         // What ranks add is in Float32.
         let exact = NVTEDType::kNVTEFloat32;
         let sums = match &context.ranks {
@@ -83,7 +83,7 @@ impl<'a> Iterations<'a> {
             None => 0,
         };
         let for_products = backend::device_properties()?.product_workspace;
-        let needed = sums + 2 * gram + whole + for_products;
+        let needed = sums + 3 * small + whole + for_products;
         context.with_memory(needed, stream, |memory| {
             let matrix_of = |at: usize, dtype, rows, cols| {
                 let mut tensor = Tensor::new(NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING);
@@ -92,16 +92,32 @@ impl<'a> Iterations<'a> {
                 tensor
             };
             let matrix = |at: usize, rows, cols| matrix_of(sums + at, dtype, rows, cols);
-            let [g, p] = [0, gram].map(|at| matrix(at, self.side(), self.side()));
+            let mut squares = [0, 1, 2].map(|i| matrix(i * small, self.side(), self.side()));
             let sum = matrix_of(0, exact, self.side(), self.side());
             let mut x = matrix(0, self.rows, self.cols);
             x.rowwise = self.x;
-            let mut y = matrix(2 * gram, self.rows, self.cols);
-            let workspace = memory.wrapping_byte_add(sums + 2 * gram + whole);
+            let mut y = matrix(3 * small, self.rows, self.cols);
+            let workspace = memory.wrapping_byte_add(sums + 3 * small + whole);
             let workspace = Buffer::new(workspace, NVTEDType::kNVTEByte, &[for_products]);
-            for &factors in self.coefficients {
-                let ranks = context.ranks.as_deref().map(|ranks| (ranks, &sum));
-                self.step(factors, [&x, &g, &p, &y], ranks, workspace, stream)?;
+            let ranks = context.ranks.as_deref().map(|ranks| (ranks, &sum));
+            let symmetric = ranks.is_none()
+                && bytes(1, dtype) == 2
+                && self.gram(&x, &squares[0], workspace, stream)?;
+            let at_once = if symmetric && self.may_pair() { 2 } else { 1 };
+            for (i, factors) in self.coefficients.chunks(at_once).enumerate() {
+                if symmetric {
+                    if i > 0 {
+                        self.gram(&x, &squares[0], workspace, stream)?;
+                    }
+                    self.factor(factors, &mut squares, workspace, stream)?;
+                    let q = &squares[1];
+                    let (left, right) = if self.wide { (q, &x) } else { (&x, q) };
+                    let options = (1.0, None, 0.0);
+                    product(&y, (left, false), (right, false), options, workspace, stream)?;
+                } else {
+                    let [g, p, _] = &squares;
+                    self.step(factors[0], [&x, g, p, &y], ranks, workspace, stream)?;
+                }
                 std::mem::swap(&mut x, &mut y);
             }
             match x.rowwise.ptr() == self.x.ptr() {
@@ -109,6 +125,57 @@ impl<'a> Iterations<'a> {
                 false => copy(&self.x, &x.rowwise, stream),
             }
         })
+    }
+
+    /// Whether two iterations are made at once: where products with x cost so much more than those of Gram matrices
+    /// that it pays, because they take three more of the latter and two less with x; and in bfloat16 alone, because
+    /// it is up to three times less accurate.
+    fn may_pair(&self) -> bool {
+        let long = self.rows.max(self.cols) >= 2 * self.side();
+        long && self.x.dtype == NVTEDType::kNVTEBFloat16
+    }
+
+    /// `g = x x^T`, or of more rows than columns `x^T x`, by products that are symmetric. False if there are none.
+    fn gram(
+        &self,
+        x: &Tensor,
+        g: &Tensor,
+        workspace: Buffer,
+        stream: cudaStream_t,
+    ) -> Result<bool> {
+        match Symmetric::of(x, x, g).run(self.rows.max(self.cols), !self.wide, workspace, stream) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == Kind::Unsupported => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The matrix q of one or two iterations, `y = q x`, from the Gram matrix g of x: with `q_1 = a I + b g + c g^2`
+    /// the Gram matrix of `q_1 x` is `q_1^2 g`, and all of these commute. g is the first of the three matrices, and q
+    /// becomes the second.
+    ///
+    /// Each is rounded. More than two iterations at once, without the Gram matrix of what x has become, may blow up.
+    fn factor(
+        &self,
+        factors: &[[f32; 3]],
+        [g, q, w]: &mut [Tensor; 3],
+        workspace: Buffer,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let side = self.side();
+        let run = |product: Symmetric| product.run(side, false, workspace, stream);
+        let quadratic = |g: &Tensor, to: &Tensor, [a, b, c]: [f32; 3]| {
+            run(Symmetric { alpha: c, beta: b, diagonal: a, ..Symmetric::of(g, g, to) })
+        };
+        quadratic(g, q, factors[0])?;
+        for &next in &factors[1..] {
+            run(Symmetric::of(q, g, w))?;
+            run(Symmetric::of(q, w, g))?;
+            quadratic(g, w, next)?;
+            run(Symmetric::of(w, q, g))?;
+            std::mem::swap(g, q);
+        }
+        Ok(())
     }
 
     /// `y = a x + (b g + c g^2) x` with `g = x x^T`. If x has more rows than columns, the same from the other
@@ -122,27 +189,8 @@ impl<'a> Iterations<'a> {
         stream: cudaStream_t,
     ) -> Result<()> {
         let wide = self.wide;
-        // `d = alpha left right + beta added`: a product takes its right operand first.
-        let product = |d, (left, transb), (right, transa), alpha, added: Option<&Tensor>, beta| {
-            let none = ("", Buffer::UNSET);
-            let product = Product {
-                a: right,
-                b: left,
-                c: added.map(|added| added.rowwise),
-                d,
-                epilogue: Epilogue { bias: none, aux: none, grad: false },
-                workspace,
-                options: Options {
-                    transa,
-                    transb,
-                    alpha,
-                    beta: ("coefficients", beta),
-                    split_accumulator: ("use_split_accumulator", true),
-                    aux: Aux::Input,
-                    sm_count: ("sm_count", 0),
-                },
-            };
-            product.run(stream)
+        let product = |d, left, right, alpha, added: Option<&Tensor>, beta| {
+            product(d, left, right, (alpha, added, beta), workspace, stream)
         };
         match ranks {
             None => product(g, (x, !wide), (x, wide), 1.0, None, 0.0)?,
@@ -162,6 +210,79 @@ impl<'a> Iterations<'a> {
         product(p, (g, false), (g, false), c, Some(g), b)?;
         let (left, right) = if wide { (p, x) } else { (x, p) };
         product(y, (left, false), (right, false), 1.0, Some(x), a)
+    }
+}
+
+/// `d = alpha left right + beta added`, with operands transposed or not.
+fn product(
+    d: &Tensor,
+    (left, transb): (&Tensor, bool),
+    (right, transa): (&Tensor, bool),
+    (alpha, added, beta): (f32, Option<&Tensor>, f32),
+    workspace: Buffer,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let none = ("", Buffer::UNSET);
+    // A product takes its right operand first.
+    let product = Product {
+        a: right,
+        b: left,
+        c: added.map(|added| added.rowwise),
+        d,
+        epilogue: Epilogue { bias: none, aux: none, grad: false },
+        workspace,
+        options: Options {
+            transa,
+            transb,
+            alpha,
+            beta: ("coefficients", beta),
+            split_accumulator: ("use_split_accumulator", true),
+            aux: Aux::Input,
+            sm_count: ("sm_count", 0),
+        },
+    };
+    product.run(stream)
+}
+
+/// `d = alpha left right + beta right + diagonal I`, which is symmetric.
+struct Symmetric<'a> {
+    left: &'a Tensor,
+    right: &'a Tensor,
+    d: &'a Tensor,
+    alpha: f32,
+    beta: f32,
+    diagonal: f32,
+}
+
+impl<'a> Symmetric<'a> {
+    fn of(left: &'a Tensor, right: &'a Tensor, d: &'a Tensor) -> Self {
+        Self { left, right, d, alpha: 1.0, beta: 0.0, diagonal: 0.0 }
+    }
+
+    /// Runs it with `k` elements in each sum, and operands `[n, k]` or, transposed, `[k, n]`.
+    fn run(
+        &self,
+        k: usize,
+        transposed: bool,
+        workspace: Buffer,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let args = SymmetricGemmArgs {
+            a: self.left.rowwise.ptr(),
+            b: self.right.rowwise.ptr(),
+            c: self.right.rowwise.ptr(),
+            d: self.d.rowwise.ptr(),
+            workspace: workspace.ptr(),
+            workspace_bytes: workspace.bytes(),
+            n: self.d.rowwise.shape.flatten().0,
+            k,
+            alpha: self.alpha,
+            beta: self.beta,
+            diagonal: self.diagonal,
+            dtype: self.d.rowwise.dtype,
+            transposed,
+        };
+        backend::run(&args, stream)
     }
 }
 

@@ -1,0 +1,36 @@
+//! Products that are symmetric.
+
+use super::*;
+
+pub fn symmetric_gemm(rng: &mut Rng, index: usize) -> Case {
+    // Smaller ones are left to whole products.
+    let (n, k) = (16 * rng.within(130, 160), 8 * rng.within(1, 20));
+    let dtype = rng.pick(&[kNVTEBFloat16, kNVTEFloat16]);
+    let transposed = index.is_multiple_of(3);
+    let factors = [1.0, -0.5, 0.0];
+    let [alpha, beta, diagonal] = [rng.pick(&factors[..2]), rng.pick(&factors), rng.pick(&factors)];
+    let mut b = Buffers::default();
+    let x = b.units(rng, dtype, n * k, 1.0);
+    let c = b.units(rng, dtype, n * n, 1.0);
+    let d = b.output(rng, dtype, n * n);
+    let what = format!("{n} of {k}, {dtype:?}, {transposed}, {alpha} {beta} {diagonal}");
+    let bound = if dtype == kNVTEFloat16 { 2e-3 } else { 1e-2 };
+    Case::within(what, b, &[("d", dtype, Some(d), bound)], move |side| {
+        let args = SymmetricGemmArgs {
+            a: side.at::<c_void>(x).cast_const(),
+            b: side.at::<c_void>(x).cast_const(),
+            c: side.at::<c_void>(c).cast_const(),
+            d: side.at(d),
+            workspace: null_mut(),
+            workspace_bytes: 0,
+            n,
+            k,
+            alpha,
+            beta,
+            diagonal,
+            dtype,
+            transposed,
+        };
+        entry(side, side.table.symmetric_gemm, args)
+    })
+}
