@@ -390,6 +390,7 @@ AT(NVTEXGemmArgs, split_accumulator, 234);
 AT(NVTEXGemmArgs, sm_count, 236);
 AT(NVTEXGemmArgs, aux_slope, 240);
 AT(NVTEXGemmArgs, d_columns, 248);
+AT(NVTEXGemmArgs, d_columns_pitch, 256);
 AT(NVTEXGemmScales, inv, 0);
 AT(NVTEXGemmScales, stride, 8);
 AT(NVTEXGemmScales, mode, 16);
@@ -1051,6 +1052,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1043 fields\n");
+  printf("1044 fields\n");
   return 0;
 }

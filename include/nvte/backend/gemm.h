@@ -168,6 +168,10 @@ typedef struct NVTEXGemmArgs {
    * not wanted.
    */
   void *d_columns;
+  /**
+   * Elements from a row of `d_columns` to the next: D has some rows of a matrix of so many.
+   */
+  size_t d_columns_pitch;
 } NVTEXGemmArgs;
 
 #endif  /* NVTE_BACKEND_GEMM_H */

@@ -285,7 +285,7 @@ pub(crate) struct Options<'a> {
     pub split_accumulator: (&'a str, bool),
     pub sm_count: (&'a str, i32),
     /// An FP8 D of an activation with slopes is written as casts write operands: in both directions, and amax is
-    /// raised.
+    /// raised. The column-wise data may be those of a matrix of more rows, whose shape they have.
     pub aux: Aux,
 }
 
@@ -469,6 +469,7 @@ impl Product<'_> {
             split_accumulator: self.options.split_accumulator.1,
             aux_slope: slopes,
             d_columns: columns.ptr(),
+            d_columns_pitch: columns.shape.flatten().1,
             sm_count: self.options.sm_count.1,
         })
     }
