@@ -181,6 +181,8 @@ static NVTEXModule create(NVTEXContext context, Kind kind, NVTEDType dtype,
   mlp.ffn_hidden_size = FFN;
   const bool gated = kind == MLP_SWIGLU || kind == MLP_WIDE_SWIGLU || kind >= LAYER;
   mlp.activation = gated ? SWIGLU : GELU;
+  // No product applies SwiGLU behind a bias.
+  mlp.bias = kind != MLP_WIDE_SWIGLU;
   mlp.checkpoint = kind == MLP_CHECKPOINT;
   mlp.dtype = dtype;
   mlp.seed = 7;
