@@ -15,6 +15,7 @@ enum {
   BATCH = 2,
   MOST_ROWS = 512,
   HIDDEN = 128,
+  WIDE = 640,
   FFN = 256,
   HEADS = 8,
   GROUPS = 4,
@@ -43,6 +44,8 @@ typedef enum Kind {
   MLP_GELU,
   MLP_SWIGLU,
   MLP_CHECKPOINT,
+  MLP_WIDE_GELU,
+  MLP_WIDE_SWIGLU,
   ATTENTION,
   ATTENTION_SINK,
   ATTENTION_DROPOUT,
@@ -72,6 +75,8 @@ static const char *const kNames[KINDS] = {
     "MLP, GELU",
     "MLP, SwiGLU",
     "MLP again",
+    "wide MLP, GELU",
+    "wide MLP, SwiGLU",
     "attention",
     "attention with sinks",
     "attention with dropout",
@@ -119,8 +124,11 @@ typedef struct Shapes {
   Matrix input[3], output;
 } Shapes;
 
+// Products of GPUs apply activations where there are this many inputs.
+static bool is_wide(Kind kind) { return kind == MLP_WIDE_GELU || kind == MLP_WIDE_SWIGLU; }
+
 static Shapes shapes_of(Kind kind) {
-  Matrix rows = {g_rows, HIDDEN, FIRST};
+  Matrix rows = {g_rows, is_wide(kind) ? WIDE : HIDDEN, FIRST};
   Matrix heads = {g_rows, HEADS * DIM, COLUMNS}, groups = {g_rows, GROUPS * DIM, COLUMNS};
   switch (kind) {
     case COLUMN:
@@ -169,9 +177,12 @@ static NVTEXModule create(NVTEXContext context, Kind kind, NVTEDType dtype,
   linear.parallel = parallel;
   NVTEXLayerNormMLPConfig mlp;
   nvtex_layernorm_mlp_config_init(&mlp, sizeof mlp);
-  mlp.hidden_size = HIDDEN;
+  mlp.hidden_size = is_wide(kind) ? WIDE : HIDDEN;
   mlp.ffn_hidden_size = FFN;
-  mlp.activation = kind == MLP_SWIGLU || kind >= LAYER ? SWIGLU : GELU;
+  const bool gated = kind == MLP_SWIGLU || kind == MLP_WIDE_SWIGLU || kind >= LAYER;
+  mlp.activation = gated ? SWIGLU : GELU;
+  // No product applies SwiGLU behind a bias.
+  mlp.bias = kind != MLP_WIDE_SWIGLU;
   mlp.checkpoint = kind == MLP_CHECKPOINT;
   mlp.dtype = dtype;
   mlp.seed = 7;
@@ -247,6 +258,8 @@ static NVTEXModule create(NVTEXContext context, Kind kind, NVTEDType dtype,
     case MLP_GELU:
     case MLP_SWIGLU:
     case MLP_CHECKPOINT:
+    case MLP_WIDE_GELU:
+    case MLP_WIDE_SWIGLU:
       return nvtex_layernorm_mlp_create(context, &mlp, NULL);
     case ATTENTION:
     case ATTENTION_SINK:
@@ -529,7 +542,7 @@ static void run_module(NVTEXContext context, Kind kind, Recipe recipe, Place p, 
 
 // The bits of what each rank has computed: of one process, and of the one whose products are
 // divided.
-enum { DIVIDED = 4, SIZES = 2 };
+enum { DIVIDED = 6, SIZES = 2 };
 
 typedef uint64_t Bits[RECIPES][DIVIDED][SIZES][MOST];
 
@@ -798,12 +811,17 @@ static void test_refusals(void) {
 // ---- Products in parts
 
 static void test_divided(Bits bits) {
-  static const Kind kDivided[DIVIDED] = {ROW, NORM_COLUMN, MLP_CHECKPOINT, LAYER};
+  static const Kind kDivided[DIVIDED] = {ROW,           NORM_COLUMN,     MLP_CHECKPOINT,
+                                         MLP_WIDE_GELU, MLP_WIDE_SWIGLU, LAYER};
   const size_t rows = g_rows;
   g_rows = MOST_ROWS;
   g_small_parts = true;
   for (int recipe = 0; recipe < RECIPES; recipe++) {
     for (int i = 0; i < DIVIDED; i++) {
+      // GELU is applied by products of BFloat16 on GPUs, SwiGLU by those of FP8 alone.
+      const bool applied = on_cuda() && (recipe == DELAYED || recipe == BFLOAT16);
+      const bool gated = kDivided[i] == MLP_WIDE_SWIGLU;
+      if (is_wide(kDivided[i]) && !(applied && (recipe == DELAYED || !gated))) continue;
       if (!case_begin("%s, %s, in parts", kRecipes[recipe], kNames[kDivided[i]])) continue;
       g_run.bits = bits[recipe][i];
       test_module(kDivided[i], (Recipe)recipe);
@@ -845,6 +863,8 @@ int main(int argc, char **argv) {
       bool attention = kind >= ATTENTION && kind <= ATTENTION_DROPOUT;
       bool products = kind != NORM && !attention && kind < EMBEDDING;
       if (recipe > BFLOAT16 && !products) continue;
+      // Wide ones are for products in parts, and for as many rows as these have.
+      if (is_wide((Kind)kind)) continue;
       // Another rounding may choose other experts; on GPUs these have 16 bits.
       if (kind == LAYER_EXPERTS && (recipe != FLOAT32 || on_cuda())) continue;
       if (case_begin("%s, %s", kRecipes[recipe], kNames[kind])) {

@@ -391,6 +391,7 @@ AT(NVTEXGemmArgs, split_accumulator, 234);
 AT(NVTEXGemmArgs, sm_count, 236);
 AT(NVTEXGemmArgs, aux_slope, 240);
 AT(NVTEXGemmArgs, d_columns, 248);
+AT(NVTEXGemmArgs, d_columns_pitch, 256);
 AT(NVTEXGemmScales, inv, 0);
 AT(NVTEXGemmScales, stride, 8);
 AT(NVTEXGemmScales, mode, 16);

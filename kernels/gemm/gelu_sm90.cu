@@ -76,6 +76,7 @@ struct Params {
   // FP8: D transposed, factors of both operands and of D, and D's largest magnitude and the
   // reciprocal of its factor; null: not wanted.
   void *columns;
+  size_t columns_pitch;
   const float *scale_rows, *scale_cols, *scale_d;
   float *amax, *scale_inv;
   float alpha;
@@ -468,7 +469,7 @@ __device__ __forceinline__ void finish_fp8(const Params &p, unsigned char *share
   const int warp = static_cast<int>(__shfl_sync(0xffffffff, t / 32, 0));
   const int unit = lane % kUnits, quad = lane / kUnits;
   const size_t aux_pitch = static_cast<size_t>(p.m) * kSlopes;
-  const size_t pitch = static_cast<size_t>(p.m) * kOutputs, height = static_cast<size_t>(p.n);
+  const size_t pitch = static_cast<size_t>(p.m) * kOutputs;
   auto *const columns = static_cast<uint8_t *>(p.columns);
   const float scale = kCodes ? *p.scale_d : 1.0f;
   float amax = 0.0f;
@@ -583,8 +584,8 @@ __device__ __forceinline__ void finish_fp8(const Params &p, unsigned char *share
           const int s = kTwoIn ? lane / 8 % 2 : lane / 8, half = kTwoIn ? lane / 4 % 2 : 0;
           Vec<Raw<uint8_t>, 16> line;
           load_shared(reinterpret_cast<const uint32_t *>(turned(s, o, e, own, half)), line.w);
-          const size_t to = static_cast<size_t>(o * p.m + col0 + 8 * own + e) * height + row0 +
-                            s * kStepRows + 16 * half;
+          const size_t to = static_cast<size_t>(o * p.m + col0 + 8 * own + e) * p.columns_pitch +
+                            row0 + s * kStepRows + 16 * half;
           __stcs(reinterpret_cast<uint4 *>(columns + to),
                  make_uint4(line.w[0], line.w[1], line.w[2], line.w[3]));
         }
@@ -756,7 +757,7 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
   const bool sizes = a.n % (2 * kRows) == 0 && a.m % 64 == 0 && a.k % depth == 0 &&
                      a.k > kStages * depth && a.n < kMost && a.m < kMost && a.k < kMost &&
                      sums <= a.workspace_bytes;
-  bool aligned_16 = a.m > 0 && a.n > 0;
+  bool aligned_16 = a.m > 0 && a.n > 0 && a.d_columns_pitch % 16 == 0;
   for (const void *data :
        {a.a, a.b, static_cast<const void *>(a.d), static_cast<const void *>(a.aux),
         static_cast<const void *>(a.bias), static_cast<const void *>(a.d_columns)}) {
@@ -779,6 +780,7 @@ extern "C" NVTEXOutcome nvte_cuda_gelu_product(const NVTEXGemmArgs *args,
   p.d = a.d;
   p.sums = sums > 0 ? static_cast<float *>(a.workspace) : nullptr;
   p.columns = a.d_columns;
+  p.columns_pitch = a.d_columns_pitch;
   p.scale_rows = static_cast<const float *>(a.scales_b.inv);
   p.scale_cols = static_cast<const float *>(a.scales_a.inv);
   p.scale_d = a.scale_d;

@@ -24,47 +24,74 @@ struct PeerShift {
   const uint64_t *arrived;
   // What the device that sends the other message waits for.
   uint64_t *their_taken;
-  // Messages so far.
-  uint64_t *count;
+  // Of this message, counted from 1.
+  uint64_t *number;
   // Memory of the host: not 0 when nobody is to wait any more.
   const int *stop;
+  // A kernel stores the message.
+  bool stores;
 };
 
 namespace nvte {
 namespace {
 
-// Counters of a slot: arrived, taken, count. Each has a line of the cache of its own.
+// Counters of a slot: arrived, taken, number. Each has a line of the cache of its own.
 constexpr size_t kCounterBytes = 128;
 constexpr size_t kCounters = 3;
+constexpr size_t kSlotCounters = kCounters * kCounterBytes;
 
-// The slot is free.
-__global__ void __launch_bounds__(32) begin_kernel(const __grid_constant__ PeerShift a) {
-  if (threadIdx.x != 0) return;
-  const uint64_t number = *a.count + 1;
-  *a.count = number;
-  wait_for(a.taken, number - 1, a.stop);
+constexpr unsigned kStoreBlocks = 16, kStoreThreads = 512;
+
+// The message, in units of 16 bytes as far as they go.
+__global__ void __launch_bounds__(kStoreThreads)
+    store_kernel(const __grid_constant__ PeerShift a, size_t units) {
+  const size_t first = blockIdx.x * size_t{kStoreThreads} + threadIdx.x;
+  constexpr size_t kStep = size_t{kStoreBlocks} * kStoreThreads;
+  for (size_t i = first; i < units; i += kStep) {
+    static_cast<uint4 *>(a.their_slot)[i] = static_cast<const uint4 *>(a.send)[i];
+  }
+  for (size_t i = units * sizeof(uint4) + first; i < a.bytes; i += kStep) {
+    static_cast<char *>(a.their_slot)[i] = static_cast<const char *>(a.send)[i];
+  }
 }
 
 // The message has been sent, and the other one has come.
 __global__ void __launch_bounds__(32) arrive_kernel(const __grid_constant__ PeerShift a) {
   if (threadIdx.x != 0) return;
-  const uint64_t number = *a.count;
-  store_release(a.their_arrived, number);
+  const uint64_t number = *a.number;
+  if (a.stores) store_release(a.their_arrived, number);
   wait_for(a.arrived, number, a.stop);
 }
 
-// The other message has been taken away.
+// The other message has been taken away, and so has the own one: the next one finds its slot free.
 __global__ void __launch_bounds__(32) take_kernel(const __grid_constant__ PeerShift a) {
-  if (threadIdx.x == 0) store_release(a.their_taken, *a.count);
+  if (threadIdx.x != 0) return;
+  const uint64_t number = *a.number;
+  store_release(a.their_taken, number);
+  wait_for(a.taken, number, a.stop);
+  *a.number = number + 1;
 }
 
+// Products may leave no multiprocessor to a kernel, so that copies alone are between what is sent
+// and its arrival: that of the message's number follows that of its bytes. Where both devices are
+// of one process a kernel stores the message all the same. To queue a copy there takes a lock of
+// the other device, which the driver keeps while another thread waits for that device in a call
+// such as cudaFree, maybe for this very message; and on the default stream a copy waits for the
+// default stream of the other device.
 NVTEXOutcome send(const PeerShift &a, cudaStream_t stream) {
-  NVTEXOutcome done = launch_grid(false, begin_kernel, dim3(1), 32, stream, a);
-  if (done.status != NVTEX_BACKEND_OK) return done;
-  const cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
-  if (const cudaError_t error = cudaMemcpyAsync(a.their_slot, a.send, a.bytes, kind, stream)) {
-    return outcome(error);
+  NVTEXOutcome done;
+  if (a.stores) {
+    const size_t units = aligned(a.send, sizeof(uint4)) ? a.bytes / sizeof(uint4) : 0;
+    done = launch_grid(false, store_kernel, dim3(kStoreBlocks), kStoreThreads, stream, a, units);
+  } else {
+    const cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
+    cudaError_t error = cudaMemcpyAsync(a.their_slot, a.send, a.bytes, kind, stream);
+    if (error == cudaSuccess) {
+      error = cudaMemcpyAsync(a.their_arrived, a.number, sizeof(*a.number), kind, stream);
+    }
+    done = outcome(error);
   }
+  if (done.status != NVTEX_BACKEND_OK) return done;
   return launch_grid(false, arrive_kernel, dim3(1), 32, stream, a);
 }
 
@@ -115,16 +142,22 @@ extern "C" NVTEXOutcome nvte_cuda_peer_free_word(int *word) noexcept {
   return nvte::outcome(cudaFreeHost(word));
 }
 
-// Memory of zeros of the current device, that other processes may open by the handle. Waits for all
-// that the device does, whatever becomes of the memory.
-extern "C" NVTEXOutcome nvte_cuda_peer_allocate(size_t bytes, void **memory, int *device,
-                                                void *handle) noexcept {
+// Memory of zeros of the current device, that other processes may open by the handle, but for the
+// numbers of the first messages of so many slots. Waits for all that the device does, whatever
+// becomes of the memory.
+extern "C" NVTEXOutcome nvte_cuda_peer_allocate(size_t bytes, size_t slots, void **memory,
+                                                int *device, void *handle) noexcept {
   nvte::RelaxedCapture relaxed;
   cudaIpcMemHandle_t made;
   if (const cudaError_t error = cudaDeviceSynchronize()) return nvte::outcome(error);
   if (const cudaError_t error = cudaGetDevice(device)) return nvte::outcome(error);
   if (const cudaError_t error = cudaMalloc(memory, bytes)) return nvte::outcome(error);
   cudaError_t error = cudaMemset(*memory, 0, bytes);
+  if (error == cudaSuccess && slots > 0) {
+    char *numbers = static_cast<char *>(*memory) + 2 * nvte::kCounterBytes;
+    // The lowest byte of each is 1.
+    error = cudaMemset2D(numbers, nvte::kSlotCounters, 1, 1, slots);
+  }
   if (error == cudaSuccess) error = cudaDeviceSynchronize();
   if (error == cudaSuccess) error = cudaIpcGetMemHandle(&made, *memory);
   if (error != cudaSuccess) {
@@ -168,14 +201,16 @@ extern "C" NVTEXOutcome nvte_cuda_peer_settled(const void *memory, size_t slots,
   nvte::RelaxedCapture relaxed;
   *settled = true;
   for (size_t i = 0; i < slots && *settled; ++i) {
-    char counters[nvte::kCounters * nvte::kCounterBytes];
+    char counters[nvte::kSlotCounters];
     const char *from = static_cast<const char *>(memory) + i * sizeof(counters);
     const cudaMemcpyKind kind = cudaMemcpyDeviceToHost;
     if (const cudaError_t error = cudaMemcpy(counters, from, sizeof(counters), kind)) {
       return nvte::outcome(error);
     }
-    *settled = std::memcmp(counters + nvte::kCounterBytes, counters + 2 * nvte::kCounterBytes,
-                           sizeof(uint64_t)) == 0;
+    uint64_t taken, number;
+    std::memcpy(&taken, counters + nvte::kCounterBytes, sizeof(taken));
+    std::memcpy(&number, counters + 2 * nvte::kCounterBytes, sizeof(number));
+    *settled = taken + 1 == number;
   }
   return nvte::ok();
 }

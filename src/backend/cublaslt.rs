@@ -761,6 +761,7 @@ mod tests {
             sm_count: 0,
             aux_slope: false,
             d_columns: std::ptr::null_mut(),
+            d_columns_pitch: 0,
         }
     }
 

@@ -244,6 +244,14 @@ impl Dx<'_> {
         Self { to: None, add: None, sum: None, rows: Rows::Here, input: None, slopes: None };
 }
 
+/// A product with what has the rows of its result: the derivatives of an activation, or what is added.
+fn beside_of<'a>(slopes: Option<Slopes>, beside: Option<&'a Tensor>, gemm: Gemm<'a>) -> Gemm<'a> {
+    match slopes {
+        Some(_) => Gemm { slopes: beside, ..gemm },
+        None => Gemm { add: beside, ..gemm },
+    }
+}
+
 /// The gradient of a layer's output.
 pub enum Grad<'a> {
     Ready(&'a Tensor),
@@ -566,6 +574,18 @@ impl Dense {
         y: &Tensor,
         add: Option<&Tensor>,
     ) -> Result<Box<DenseTape>> {
+        self.forward_with(run, rows, source, y, add, None)
+    }
+
+    fn forward_with(
+        &mut self,
+        run: &Run,
+        rows: usize,
+        source: &Source,
+        y: &Tensor,
+        add: Option<&Tensor>,
+        slopes: Option<Slopes>,
+    ) -> Result<Box<DenseTape>> {
         let mut active = self.prepare(run)?;
         if run.training && active.quantizer(Role::GradOutput).is_stochastic() {
             active.random = Some(Arc::new(run.random(ROUNDING_SITE)?));
@@ -595,7 +615,10 @@ impl Dense {
         let come = gathered.as_ref().map_or(Rows::Here, Rows::Come);
         let rows = split::whole_rows(self.column(), rows);
         let mut tape = match split.as_ref().filter(|_| self.row().is_some()) {
-            None => self.forward_as(run, active, rows, source, None, Some((y, add, come)), None)?,
+            None => {
+                let result = Some((y, add, come));
+                self.forward_as(run, active, rows, source, None, result, slopes)?
+            }
             Some(split) => {
                 if self.sums_parts(run, split, &active, rows)? {
                     let sums = Summed::new(run, split, y)?;
@@ -753,7 +776,9 @@ impl Dense {
         if self.dtype != kNVTEBFloat16 {
             return Ok(false);
         }
-        let ready = |layer: &Self| layer.share.is_none() && layer.again == Again::Nothing;
+        // The rows of each rank may be multiplied by themselves.
+        let rows = split::own_rows(self.column(), rows);
+        let ready = |layer: &Self| layer.again == Again::Nothing;
         if !ready(self) || !ready(behind) {
             return Ok(false);
         }
@@ -773,7 +798,10 @@ impl Dense {
         let e4m3 = [input, weight, active.quantizers[0], active.quantizers[1]];
         let same_grads = active.quantizers[2].dtype == next.quantizers[2].dtype;
         let trained = |layer: &Self| run.training && layer.weight.grad.is_some();
-        Ok((all(Quantizer::is_delayed) || all(Quantizer::is_current))
+        // In current scaling the ranks need an amax that they have compared before the cast.
+        let alone = |layer: &Self| layer.share.is_none();
+        let current = all(Quantizer::is_current) && alone(self) && alone(behind);
+        Ok((all(Quantizer::is_delayed) || current)
             && quantized(&active)
             && quantized(&next)
             && e4m3.iter().all(|quantizer| quantizer.dtype == kNVTEFloat8E4M3)
@@ -796,10 +824,7 @@ impl Dense {
         slopes: Slopes,
         y: &Tensor,
     ) -> Result<Box<DenseTape>> {
-        let active = self.prepare(run)?;
-        self.note(run, &active);
-        let result = Some((y, None, Rows::Here));
-        self.forward_as(run, active, rows, source, None, result, Some(slopes))
+        self.forward_with(run, rows, source, y, None, Some(slopes))
     }
 
     /// As [`Self::backward`], where x was an activation of something: `dx` is the gradient of that, which is written as y by
@@ -813,7 +838,7 @@ impl Dense {
         slopes: Slopes,
     ) -> Result<()> {
         let dx = Dx { to: Some(dx), slopes: Some(slopes), ..Dx::NONE };
-        self.backward_whole(run, tape, dy, dx)
+        self.backward_with(run, tape, dy, dx)
     }
 
     /// Where the gradient of the bias may be written for [`Grad::Computed`]; none if it is not wanted.
@@ -879,13 +904,13 @@ impl Dense {
             let gemm = Gemm {
                 transa: true,
                 bias: bias.as_ref().map(|bias| &bias.tensor),
-                slopes: slopes.map(|slopes| slopes.slopes),
                 gated: slopes.is_some_and(|slopes| slopes.gated),
                 split_accumulator: active.split(0),
                 ..Gemm::default()
             };
-            rows.each((&input.tensor, y, add), |x, y, add| {
-                Gemm { add, ..gemm }.run(run, &weight.tensor, x, y)
+            let beside = slopes.map(|slopes| slopes.slopes).or(add);
+            rows.each((&input.tensor, y, beside), |x, y, beside| {
+                beside_of(slopes, beside, gemm).run(run, &weight.tensor, x, y)
             })?;
         }
         // The backward pass reads the other direction; what is kept over steps stays.
@@ -950,29 +975,32 @@ impl Dense {
         dx: Option<&Tensor>,
         add: Option<&Tensor>,
     ) -> Result<()> {
+        self.backward_with(run, tape, dy, Dx { to: dx, add, ..Dx::NONE })
+    }
+
+    fn backward_with(&mut self, run: &Run, tape: &DenseTape, dy: &Grad, dx: Dx) -> Result<()> {
         let Some((split, side)) = self.share.clone() else {
-            return self.backward_whole(run, tape, dy, Dx { to: dx, add, ..Dx::NONE });
+            return self.backward_whole(run, tape, dy, dx);
         };
         if let (Side::Row, Grad::Ready(own)) = (side, dy) {
             if !split.sequence {
-                return self.backward_whole(run, tape, dy, Dx { to: dx, add, ..Dx::NONE });
+                return self.backward_whole(run, tape, dy, dx);
             }
             let rows = split::own_rows(Some(&split), tape.rows);
             let quantizer = tape.active.quantizer(Role::GradOutput);
-            let parts = dx.is_some() && chunks::divides(run, &split, rows, self.inputs)?;
+            let parts = dx.to.is_some() && chunks::divides(run, &split, rows, self.inputs)?;
             let quantized = tape.active.backward() == BackwardOperands::Quantized;
             if quantized && quantizer.gathers(rows) {
-                let dx = Dx { to: dx, add, ..Dx::NONE };
                 return self.backward_cast(run, tape, (&split, rows), own, (dx, parts));
             }
             let parts = parts && tape.active.quantizers[Role::GradOutput as usize].is_none();
             let wanted = (For::All, parts);
             let whole = Gathered::begin(run, &split, &Quantizer::NONE, own, wanted)?;
-            let dx = Dx { to: dx, add, rows: Rows::Come(&whole), ..Dx::NONE };
+            let dx = Dx { rows: Rows::Come(&whole), ..dx };
             return self.backward_whole(run, tape, &Grad::Ready(whole.whole()), dx);
         }
         if side == Side::Row {
-            return self.backward_whole(run, tape, dy, Dx { to: dx, add, ..Dx::NONE });
+            return self.backward_whole(run, tape, dy, dx);
         }
         // An input whose other rows are those of other ranks is gathered again, beside the product that does not need it.
         let own = tape.own.as_ref().filter(|_| self.weight.grad.is_some());
@@ -982,14 +1010,14 @@ impl Dense {
         };
         let gathered = own.map(gather).transpose()?;
         let input = own.zip(gathered.as_ref());
-        let Some(dx) = dx else {
-            return self.backward_whole(run, tape, dy, Dx { input, ..Dx::NONE });
+        let Some(to) = dx.to else {
+            return self.backward_whole(run, tape, dy, Dx { input, ..dx });
         };
-        let sum = GradSum::new(&split, run, dx)?;
-        let part = Dx { to: Some(sum.part()), sum: Some(&sum), input, ..Dx::NONE };
+        let sum = GradSum::new(&split, run, to)?;
+        let part = Dx { to: Some(sum.part()), add: None, sum: Some(&sum), input, ..dx };
         self.backward_whole(run, tape, dy, part)?;
         sum.end()?;
-        split::finish(run, dx, None, add)
+        split::finish(run, to, None, dx.add)
     }
 
     /// The operand that [`Self::forward`] had, of an input that has been gathered again.
@@ -1168,15 +1196,20 @@ impl Dense {
             false => self.dequantized(run, weight, (self.outputs, self.inputs))?,
         };
         let gemm = Gemm {
-            bias: slopes.and_then(|slopes| slopes.sums).map(|sums| &sums.tensor),
-            slopes: slopes.map(|slopes| slopes.slopes),
             slope: slopes.is_some(),
             gated: slopes.is_some_and(|slopes| slopes.gated),
             split_accumulator: active.split(1),
             ..Gemm::default()
         };
-        rows.each((grad, to, add), |grad, to, add| {
-            Gemm { add, ..gemm }.run(run, &weight.tensor, grad, to)
+        let sums = slopes.and_then(|slopes| slopes.sums).map(|sums| &sums.tensor);
+        let beside = slopes.map(|slopes| slopes.slopes).or(add);
+        rows.sums(run, sums, |sums_of| {
+            let mut part = 0..;
+            rows.each((grad, to, beside), |grad, to, beside| {
+                let sums = part.next().and_then(sums_of);
+                let gemm = Gemm { bias: sums.as_ref(), ..gemm };
+                beside_of(slopes, beside, gemm).run(run, &weight.tensor, grad, to)
+            })
         })
     }
 

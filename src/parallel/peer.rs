@@ -20,10 +20,10 @@ use std::sync::atomic::AtomicPtr;
 /// The start of each rank's memory, which has the counters.
 const COUNTERS: usize = 64 << 10;
 
-/// Bytes between counters, and counters of a slot: arrived, taken, count.
+/// Bytes between counters, and counters of a slot: arrived, taken, number.
 const COUNTER: usize = 128;
 const TAKEN: usize = COUNTER;
-const COUNT: usize = 2 * COUNTER;
+const NUMBER: usize = 2 * COUNTER;
 const SLOT: usize = 3 * COUNTER;
 const _: () = assert!(MOST_RANKS * SLOT <= COUNTERS);
 
@@ -98,8 +98,9 @@ struct PeerShift {
     slot: *const u8,
     arrived: *const u8,
     their_taken: *mut u8,
-    count: *mut u8,
+    number: *mut u8,
     stop: *const c_int,
+    stores: bool,
 }
 
 /// What is added to a sum of ranks that has been rounded: a bias to each row of so many columns, and a matrix; either may
@@ -120,10 +121,11 @@ unsafe extern "C" {
     /// A word of the host, 0, that kernels may read.
     fn nvte_cuda_peer_word(word: *mut *mut c_int) -> Outcome;
     fn nvte_cuda_peer_free_word(word: *mut c_int) -> Outcome;
-    /// Memory of zeros of the current device, that other processes may open by the handle of 64 bytes. Waits for all that
-    /// the device does.
+    /// Memory of zeros of the current device, that other processes may open by the handle of 64 bytes, but for the numbers of
+    /// the first messages of so many slots. Waits for all that the device does.
     fn nvte_cuda_peer_allocate(
         bytes: usize,
+        slots: usize,
         memory: *mut *mut u8,
         device: *mut c_int,
         handle: *mut u8,
@@ -322,14 +324,15 @@ impl Slots {
     ) -> std::result::Result<Option<Self>, Failure> {
         let (rank, ranks) = meeting.place();
         let mut own = std::ptr::null_mut();
-        let total = match writers {
-            Writers::CopyEngines => COUNTERS + (ranks - 1) * bytes,
-            Writers::Kernels => peer_rows::COUNTERS + bytes,
+        let (total, messages) = match writers {
+            Writers::CopyEngines => (COUNTERS + (ranks - 1) * bytes, ranks - 1),
+            Writers::Kernels => (peer_rows::COUNTERS + bytes, 0),
         };
         let mut card = Card { host: host(), process: process(), ..Card::NONE };
         // SAFETY: writes the pointer, the device and the handle.
         let made = unsafe {
-            nvte_cuda_peer_allocate(total, &mut own, &mut card.device, card.handle.as_mut_ptr())
+            let handle = card.handle.as_mut_ptr();
+            nvte_cuda_peer_allocate(total, messages, &mut own, &mut card.device, handle)
         };
         card.allocated = c_int::from(made.status() == BackendStatus::NVTEX_BACKEND_OK);
         card.address = own.expose_provenance() as u64;
@@ -418,8 +421,10 @@ impl Slots {
             slot: self.slot(own, distance),
             arrived: counter(own, 0),
             their_taken: counter(before, TAKEN),
-            count: counter(own, COUNT),
+            number: counter(own, NUMBER),
             stop: self.stop,
+            // Memory of this process has not been opened.
+            stores: !self.opened.contains(&next),
         }
     }
 

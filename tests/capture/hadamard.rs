@@ -222,6 +222,7 @@ fn product(c: &mut Chain, workspace: Id, with_amax: bool) {
             sm_count: 0,
             aux_slope: false,
             d_columns: std::ptr::null_mut(),
+            d_columns_pitch: 0,
         };
         entry(side, side.table.gemm, args)
     });

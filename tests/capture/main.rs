@@ -302,6 +302,7 @@ fn gemm(
             sm_count: 0,
             aux_slope: false,
             d_columns: std::ptr::null_mut(),
+            d_columns_pitch: 0,
         };
         entry(side, side.table.gemm, args)
     });

@@ -175,6 +175,7 @@ fn gemm_case(
             sm_count,
             aux_slope: false,
             d_columns: std::ptr::null_mut(),
+            d_columns_pitch: 0,
         };
         entry(side, side.table.gemm, args)
     };
@@ -342,6 +343,7 @@ fn gemm_blocks_case(
             sm_count: 0,
             aux_slope: false,
             d_columns: std::ptr::null_mut(),
+            d_columns_pitch: 0,
         };
         entry(side, side.table.gemm, args)
     };
@@ -420,7 +422,9 @@ fn activated_case(rng: &mut Rng, index: usize, workspace: (*mut c_void, usize)) 
     let (a, rows) =
         (matrix(rng, &mut b, kNVTEFloat8E4M3, outer * k), matrix(rng, &mut b, dtype, n * k));
     let d = b.add(vec![0xCD; n * width * if codes { 1 } else { 2 }], 0);
-    let columns = codes.then(|| b.add(vec![0xCD; n * width], 0));
+    // D may have some rows of a matrix of more.
+    let pitch = n + 16 * rng.within(0, 2);
+    let columns = codes.then(|| b.add(vec![0xCD; pitch * width], 0));
     let aux = match grad {
         true => matrix(rng, &mut b, kNVTEBFloat16, n * slopes),
         false => b.add(vec![0xCD; 2 * n * slopes], 0),
@@ -470,6 +474,7 @@ fn activated_case(rng: &mut Rng, index: usize, workspace: (*mut c_void, usize)) 
             sm_count: 0,
             aux_slope: true,
             d_columns: side.maybe(columns),
+            d_columns_pitch: pitch,
         };
         entry(side, side.table.gemm, args)
     };
@@ -483,7 +488,7 @@ fn activated_case(rng: &mut Rng, index: usize, workspace: (*mut c_void, usize)) 
         }
         let Some(columns) = columns else { continue };
         let (row, column) = (&answer.contents[d.0], &answer.contents[columns.0]);
-        let turned = |i: usize| row[i] == column[i % width * n + i / width];
+        let turned = |i: usize| row[i] == column[i % width * pitch + i / width];
         if let Some(i) = (0..n * width).find(|&i| !turned(i)) {
             return Err(context(format!("{side}: the columns have another code at {i}")));
         }

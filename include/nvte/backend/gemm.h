@@ -172,6 +172,10 @@ typedef struct NVTEXGemmArgs {
    * D transposed, only of an FP8 D with `aux_slope`. Null: not wanted.
    */
   void *d_columns;
+  /**
+   * Elements from a row of `d_columns` to the next: D has some rows of a matrix of so many.
+   */
+  size_t d_columns_pitch;
 } NVTEXGemmArgs;
 
 /**

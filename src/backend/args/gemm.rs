@@ -163,6 +163,8 @@ pub struct GemmArgs {
     pub aux_slope: bool,
     /// D transposed, only of an FP8 D with `aux_slope`. Null: not wanted.
     pub d_columns: *mut c_void,
+    /// Elements from a row of `d_columns` to the next: D has some rows of a matrix of so many.
+    pub d_columns_pitch: usize,
 }
 
 /// Index of a product among its variants, by the mode of an operand and whether one is FP8.
@@ -177,7 +179,7 @@ pub(super) fn product_variant(mode: NVTEScalingMode, fp8: bool) -> u32 {
 }
 
 operator! {
-    gemm(GemmArgs) version 1 minor 2; |a|
+    gemm(GemmArgs) version 1 minor 3; |a|
     variants product_variant(a.scales_a.mode, a.a_dtype.is_fp8() || a.b_dtype.is_fp8()) =>
         [high_precision, fp8, mxfp8, fp8_blocks, nvfp4];
     dtypes a.a_dtype, a.b_dtype, a.d_dtype, when(a.epilogue.has_bias(), a.bias_dtype),

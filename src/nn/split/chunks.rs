@@ -44,6 +44,18 @@ fn rows_of(tensor: &Tensor, rows: &Range<usize>) -> Tensor {
     of
 }
 
+/// Some rows of a result, which may be cast both ways: column-wise data keep the shape of the whole.
+fn result_rows(tensor: &Tensor, rows: &Range<usize>) -> Tensor {
+    let mut of = rows_of(tensor, rows);
+    (of.scale, of.amax) = (tensor.scale, tensor.amax);
+    if tensor.colwise.is_set() {
+        let whole = &tensor.colwise;
+        let first = whole.ptr().wrapping_byte_add(bytes(rows.start, whole.dtype));
+        of.colwise = Buffer::new(first, whole.dtype, whole.shape.dims());
+    }
+    of
+}
+
 /// How the rows of a product come and go.
 #[derive(Clone, Copy)]
 pub enum Rows<'a> {
@@ -56,20 +68,41 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Runs `product` of rows of x, which gives rows of y, and of what is added to it.
+    /// Runs `product` of rows of x, which gives rows of y, and of another matrix that has those.
     pub fn each(
         &self,
-        (x, y, add): (&Tensor, &Tensor, Option<&Tensor>),
+        (x, y, beside): (&Tensor, &Tensor, Option<&Tensor>),
         mut product: impl FnMut(&Tensor, &Tensor, Option<&Tensor>) -> Result<()>,
     ) -> Result<()> {
         match self {
             Self::Come(gathered) if gathered.parts => gathered.each(|x, rows| {
-                let add = add.map(|add| rows_of(add, rows));
-                product(x, &rows_of(y, rows), add.as_ref())
+                let beside = beside.map(|beside| rows_of(beside, rows));
+                product(x, &result_rows(y, rows), beside.as_ref())
             }),
             Self::Go(summed) => summed.each(|rows, part| product(&rows_of(x, rows), part, None)),
-            Self::Here | Self::Come(_) => product(x, y, add),
+            Self::Here | Self::Come(_) => product(x, y, beside),
         }
+    }
+
+    /// Runs `products`, each part of which writes sums over its rows to where it is told, and gives the sums over all.
+    pub fn sums(
+        &self,
+        run: &Run,
+        sums: Option<&Tensor>,
+        products: impl FnOnce(&dyn Fn(usize) -> Option<Tensor>) -> Result<()>,
+    ) -> Result<()> {
+        let gathered = match self {
+            Self::Come(gathered) if gathered.parts => Some(gathered),
+            _ => None,
+        };
+        let (Some(gathered), Some(sums)) = (gathered, sums) else {
+            return products(&|_| sums.cloned());
+        };
+        let (ranks, to) = (&gathered.split.ranks, &sums.rowwise);
+        let shape = (ranks.size(), to.shape.numel());
+        let parts = QTensor::plain(run, shape, to.dtype, Lifetime::Scratch)?;
+        products(&|part| Some(rows_of(&parts.tensor, &(part..part + 1))))?;
+        ranks.sum_parts(&parts.tensor.rowwise, to, run.stream)
     }
 }
 

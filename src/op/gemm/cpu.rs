@@ -181,8 +181,8 @@ unsafe fn gemm_activated(g: &GemmArgs) -> Outcome {
     let tensor = |ptr, dtype, numel| Tensor { ptr, dtype, numel };
     let from = tensor(plain.d, plain.d_dtype, n * product);
     let aux = tensor(g.aux, g.aux_dtype, n * slopes);
-    let (d, columns) =
-        (tensor(g.d, g.d_dtype, n * width), tensor(g.d_columns, g.d_dtype, n * width));
+    let d = tensor(g.d, g.d_dtype, n * width);
+    let columns = tensor(g.d_columns, g.d_dtype, (width - 1) * g.d_columns_pitch + n);
     let mut values = zeros::<f32>(n * width);
     // SAFETY: the caller vouches for the tensors; each task has its own rows, and then its own columns.
     unsafe {
@@ -220,7 +220,7 @@ unsafe fn gemm_activated(g: &GemmArgs) -> Outcome {
         }
         for column in (0..width).take_while(|_| codes) {
             let codes = collect((0..n).map(|row| values[row * width + column] * scale));
-            columns.write(column * n, &codes);
+            columns.write(column * g.d_columns_pitch, &codes);
         }
         if let Some(old) = load::<f32>(g.amax_d) {
             let amax = f32::from_bits(amax);
@@ -939,7 +939,10 @@ mod tests {
             let mut bias = values::<F32>(m, 4);
             let mut aux = values::<BF16>(n * wide, 5);
             let (old_bias, old_aux) = (bias.clone(), aux.clone());
-            let [mut d, mut columns] = [0; 2].map(|_| vec![E4M3::from_f32(0.0); n * width]);
+            // D has some rows of a matrix of more.
+            let pitch = n + 3;
+            let zeros = |count| vec![E4M3::from_f32(0.0); count];
+            let (mut d, mut columns) = (zeros(n * width), zeros(width * pitch));
             let (scale_a, scale_b, scale_d) = (0.25f32, 0.5f32, 16.0f32);
             let (mut amax, mut scale_inv) = (0.5f32, 0.0f32);
             let args = GemmArgs {
@@ -974,6 +977,7 @@ mod tests {
                 sm_count: 0,
                 aux_slope: true,
                 d_columns: columns.as_mut_ptr().cast(),
+                d_columns_pitch: pitch,
             };
             // SAFETY: the arrays have the shapes that the arguments say.
             let outcome = unsafe { gemm(&args, null_mut()) };
@@ -1011,7 +1015,7 @@ mod tests {
                         }
                     };
                     close((d[at].to_f32() / scale_d) as f64, want, 0.08, "code");
-                    assert_eq!(d[at].to_f32(), columns[i * n + j].to_f32(), "{kind:?}");
+                    assert_eq!(d[at].to_f32(), columns[i * pitch + j].to_f32(), "{kind:?}");
                     most = most.max(want.abs());
                     sums[i] += want;
                 }
@@ -1090,6 +1094,7 @@ mod tests {
             sm_count: 0,
             aux_slope: slope,
             d_columns: null_mut(),
+            d_columns_pitch: 0,
         };
         // SAFETY: the arrays have the shapes that the arguments say.
         let outcome = unsafe { gemm(&args, null_mut()) };

@@ -169,6 +169,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             split_accumulator: g.split_accumulator,
             aux_slope: false,
             d_columns: std::ptr::null_mut(),
+            d_columns_pitch: 0,
             sm_count: g.sm_count,
         };
         // SAFETY: the matrices are those of a member, checked against each other above.

@@ -286,7 +286,7 @@ pub(crate) struct Options<'a> {
     pub split_accumulator: (&'a str, bool),
     pub sm_count: (&'a str, i32),
     /// With slopes and operands in FP8, D is written as operators that casts follow write theirs, and its amax is raised;
-    /// FP8 in both directions.
+    /// FP8 in both directions. The column-wise data may be those of a matrix of more rows, whose shape they have.
     pub aux: Aux,
 }
 
@@ -473,6 +473,7 @@ impl Product<'_> {
             split_accumulator: self.options.split_accumulator.1,
             aux_slope: slopes,
             d_columns: columns.ptr(),
+            d_columns_pitch: if columns.is_set() { columns.shape.flatten().1 } else { 0 },
             sm_count: self.options.sm_count.1,
         })
     }
