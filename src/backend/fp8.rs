@@ -441,20 +441,20 @@ mod x86 {
             let x = unsafe {
                 [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast())]
             };
-            let mut signs = [_mm512_setzero_si512(); 2];
+            // A bit above those of the signs and exponents.
+            let nan = _mm512_set1_epi32(0x100);
+            let mut signs = [nan; 2];
             let mut magnitudes = [_mm512_setzero_ps(); 2];
             for i in 0..2 {
                 let magnitude = _mm512_and_si512(x[i], _mm512_set1_epi32(0x7FFF_FFFF));
                 let number = _mm512_cmple_epi32_mask(magnitude, _mm512_set1_epi32(0x7F80_0000));
                 *largest = _mm512_mask_max_epi32(*largest, number, *largest, magnitude);
-                // All bits of a byte for NaN.
-                let nan = _mm512_set1_epi32(0xFF);
                 signs[i] = _mm512_mask_srli_epi32::<24>(nan, number, x[i]);
                 magnitudes[i] = _mm512_castsi512_ps(magnitude);
             }
             let codes = codes::<O>(magnitudes, by);
             let signs = _mm512_packus_epi32(signs[0], signs[1]);
-            let nans = _mm512_cmpeq_epi16_mask(signs, _mm512_set1_epi16(0xFF));
+            let nans = _mm512_test_epi16_mask(signs, _mm512_set1_epi16(0x100));
             let codes = _mm512_ternarylogic_epi32::<0xF8>(codes, signs, sign);
             _mm512_mask_mov_epi16(codes, nans, _mm512_set1_epi16(0x7F))
         }
@@ -1085,13 +1085,13 @@ mod tests {
 
     fn check<V: Element, O: Element>(shape: (usize, usize), large: bool, make: impl Fn(u32) -> V) {
         let same = |a: O, b: O| a.to_f32().to_bits() == b.to_f32().to_bits();
-        for part in 0..4u32 {
+        for (part, negative) in (0..4u32).flat_map(|part| [(part, false), (part, true)]) {
             let element = |r: usize, c: usize| make(part * 16384 + (r * TILE + c) as u32);
             let tile = std::array::from_fn(|r| std::array::from_fn(|c| element(r, c)));
             let mut input = Box::new(Aligned(tile));
             let empty = || Box::new(Aligned([[O::default(); TILE]; TILE]));
             let (mut one, mut other) = (empty(), empty());
-            let (rows, columns) = multipliers(part % 2 == 1);
+            let (rows, columns) = multipliers(negative);
             // SAFETY: the tiles are of this test alone.
             let done = unsafe {
                 let to = (lines(&mut one, large), lines(&mut other, large));
