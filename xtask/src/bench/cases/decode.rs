@@ -88,7 +88,8 @@ pub fn step(hidden: usize, ffn: usize, cached: usize) -> Case {
         let layers = (0..LAYERS).map(layer).collect();
         let angles = b.tensor(&b.alloc(DType::F32, &[2 * cached, 1, 1, head])?);
         modules.nvtex_rotary_frequencies(angles.h(), null(), stream);
-        let step = Step { rotary_frequencies: angles.h(), ..modules.step()? };
+        let mut step = modules.step()?;
+        step.rotary_frequencies = angles.h();
         let functions = CacheFunctions::load(&b.api.library)?;
         let mut decoder = Decoder { functions, modules, context, layers, step, stream };
         let config: CacheConfig =
