@@ -40,16 +40,16 @@ struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// Sends new tokens behind `before` others through the layers.
-    fn run(&self, before: usize, tokens: usize, [x, y]: [&Tensor; 2]) {
-        let (cache, mut from) = (self.step.kv_cache, x);
+    fn run(&self, before: usize, tokens: usize, [x, y, z]: [&Tensor; 3]) {
+        let (cache, mut from, mut to, mut next) = (self.step.kv_cache, x, y, z);
         if before > 0 {
             self.nvtex_kv_cache_truncate(cache, 0, before);
         }
         self.nvtex_kv_cache_step(cache, &tokens, 1, self.stream);
         for layer in &self.layers {
             let (step, m) = (&self.step, &self.modules);
-            m.nvtex_module_forward(*layer, &from.h(), 1, &y.h(), 1, step, null_mut(), self.stream);
-            from = y;
+            m.nvtex_module_forward(*layer, &from.h(), 1, &to.h(), 1, step, null_mut(), self.stream);
+            (from, to, next) = (to, next, to);
         }
     }
 }
@@ -86,7 +86,7 @@ pub fn step(hidden: usize, ffn: usize, cached: usize) -> Case {
         config.mlp.dtype = DType::Bf16;
         let layer = |_| modules.nvtex_transformer_layer_create(context, &config, stream);
         let layers = (0..LAYERS).map(layer).collect();
-        let angles = b.tensor(&b.alloc(DType::F32, &[2 * cached, 1, 1, head])?);
+        let angles = b.tensor(&b.alloc(DType::F32, &[3 * cached, 1, 1, head])?);
         modules.nvtex_rotary_frequencies(angles.h(), null(), stream);
         let mut step = modules.step()?;
         step.rotary_frequencies = angles.h();
@@ -97,11 +97,14 @@ pub fn step(hidden: usize, ffn: usize, cached: usize) -> Case {
         let config = CacheConfig { max_batch_size: 1, max_sequence_length: 2 * cached, ..config };
         decoder.step.kv_cache = decoder.nvtex_kv_cache_create(context, &config, stream);
         b.api.take_error()?;
-        let matrix = |rows| b.random(DType::Bf16, &[rows, 1, hidden]);
-        let prompt = [b.tensor(&matrix(cached)?), b.tensor(&matrix(cached)?)];
-        decoder.run(0, cached, prompt.each_ref());
+        let states = |rows: usize| -> Result<[Tensor; 3]> {
+            let one =
+                || -> Result<Tensor> { Ok(b.tensor(&b.random(DType::Bf16, &[rows, 1, hidden])?)) };
+            Ok([one()?, one()?, one()?])
+        };
+        decoder.run(0, cached, states(cached)?.each_ref());
         b.api.take_error()?;
-        let token = [b.tensor(&matrix(1)?), b.tensor(&matrix(1)?)];
+        let token = states(1)?;
         Ok(Box::new(move || {
             let _ = &angles;
             decoder.run(cached, 1, token.each_ref());
