@@ -99,8 +99,13 @@ macro_rules! vectorized {
 }
 pub(crate) use vectorized;
 
+/// Rows by which memory is asked for ahead of its use, which are few enough for the nearest caches: where the rows of
+/// a matrix are a power of two apart, little of a cache serves them.
+pub(crate) const AHEAD: usize = 16;
+
 /// Writes a `[rows, cols]` matrix, transposed, to `output`. `fill(row, col, to)` makes the elements
-/// of a row from a column on; the largest of its results is returned.
+/// of a row from a column on; the largest of its results is returned. Some rows before, `fetch(row, col, len)` may ask
+/// for the memory that they are made of.
 ///
 /// # Safety
 /// `output` has `rows * cols` elements that nobody else uses meanwhile.
@@ -108,6 +113,7 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
     rows: usize,
     cols: usize,
     output: Buf<T>,
+    fetch: impl Fn(usize, usize, usize) + Sync + Send,
     fill: impl Fn(usize, usize, &mut [T]) -> u32 + Sync + Send,
 ) -> u32 {
     // Tiles of two cache lines down and four across; longer the one way if the matrix is narrow the other way.
@@ -127,6 +133,14 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
         let (from, to) = (&mut scratch.0[..], &mut scratch.1[..]);
         let mut max = 0;
         for (r, line) in from.chunks_exact_mut(tile_cols).take(height).enumerate() {
+            // A later row of this tile, or one of the next tile.
+            match r + AHEAD {
+                later if later < height => fetch(row + later, col, width),
+                later if col + width < cols => {
+                    fetch(row + (later - height) % height, col + width, width);
+                }
+                _ => {}
+            }
             max = fill(row + r, col, &mut line[..width]).max(max);
         }
         transpose_tile(from, to, tile_rows, tile_cols);
@@ -309,11 +323,17 @@ mod tests {
             // SAFETY: the vector is of this test alone.
             unsafe {
                 let output = Buf::new(to.as_mut_ptr().cast(), rows * cols);
-                transposed(rows, cols, output, |row, col, to: &mut [T]| {
-                    let at = row * cols + col;
-                    to.iter_mut().enumerate().for_each(|(i, to)| *to = make(at + i));
-                    0
-                });
+                transposed(
+                    rows,
+                    cols,
+                    output,
+                    |_, _, _| {},
+                    |row, col, to: &mut [T]| {
+                        let at = row * cols + col;
+                        to.iter_mut().enumerate().for_each(|(i, to)| *to = make(at + i));
+                        0
+                    },
+                );
             }
             assert!(to.iter().enumerate().all(|(i, &x)| x == make(i % rows * cols + i / rows)));
         }

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::backend::buf::Buf;
+use crate::backend::cpu::AHEAD;
 use crate::numeric::Element;
 
 /// Rows and columns of a tile, at most.
@@ -32,10 +33,6 @@ pub(crate) struct Lines<T> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub large: bool,
 }
-
-/// Rows by which memory is asked for ahead of its use, which are few enough for the nearest caches: where the rows of
-/// a matrix are a power of two apart, little of a cache serves them.
-const AHEAD: usize = 16;
 
 impl<T: Copy> Lines<T> {
     /// Asks for a later row of a tile of some rows and columns, or for one of the next tile.
@@ -356,14 +353,236 @@ mod x86 {
         unsafe { if stream { _mm256_stream_si256(to, x) } else { _mm256_storeu_si256(to, x) } }
     }
 
+    /// Casts in vectors of 64 bytes, on machines that have AVX-512: the same steps on twice the elements. They take the
+    /// first elements of a line, as many as fill vectors of codes, by multipliers that are not negative.
+    mod wide {
+        use super::*;
+
+        /// Elements of a vector of codes.
+        pub const WIDTH: usize = 2 * BLOCK;
+
+        /// How many of a line's elements are cast here.
+        pub fn share<V: Element>(len: usize, by: f32) -> usize {
+            let known = matches!(V::DTYPE, kNVTEBFloat16 | kNVTEFloat32);
+            if known && vectors() == Vectors::Avx512 && by >= 0.0 { len / WIDTH * WIDTH } else { 0 }
+        }
+
+        /// Puts the multipliers of `BLOCK` elements in the order of two vectors of floats.
+        pub fn order<V: Element>(natural: &[f32]) -> [f32; BLOCK] {
+            match V::DTYPE {
+                // Unpacking takes the lower and the upper half of each 8 elements.
+                kNVTEBFloat16 => from_fn(|i| natural[i % 16 / 4 * 8 + i / 16 * 4 + i % 4]),
+                _ => from_fn(|i| natural[i]),
+            }
+        }
+
+        /// Two vectors of multipliers in that order.
+        ///
+        /// # Safety
+        /// There are `BLOCK` floats.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        pub unsafe fn pair(by: *const f32) -> [__m512; 2] {
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            unsafe { [_mm512_loadu_ps(by), _mm512_loadu_ps(by.add(16))] }
+        }
+
+        /// The codes of magnitudes times multipliers, in 16 bits each, in the order of packing.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        fn codes<O: Element>(magnitudes: [__m512; 2], by: [__m512; 2]) -> __m512i {
+            let (mant, least, most) = const { format::<O>() };
+            let shift = 23 - mant;
+            let [least_normal, most] =
+                [least, most].map(|bits| _mm512_castsi512_ps(_mm512_set1_epi32(bits)));
+            let [low, high] = from_fn(|i| {
+                // If the first operand is NaN, the second one is the result.
+                let x = _mm512_min_ps(_mm512_mul_ps(magnitudes[i], by[i]), most);
+                let at_least = _mm512_castps_si512(_mm512_max_ps(x, least_normal));
+                let binade = _mm512_and_si512(at_least, _mm512_set1_epi32(0x7F80_0000));
+                let magic = _mm512_add_epi32(binade, _mm512_set1_epi32(shift << 23));
+                let sum = _mm512_castps_si512(_mm512_add_ps(x, _mm512_castsi512_ps(magic)));
+                _mm512_madd_epi16(sum, _mm512_set1_epi32(1 << 16 | 1 << (7 - mant)))
+            });
+            let zero = _mm512_set1_epi16(((least >> 16) + (shift << 7)) as i16);
+            let words = _mm512_sub_epi16(_mm512_packus_epi32(low, high), zero);
+            if mant == 3 { _mm512_srli_epi16::<4>(words) } else { _mm512_srli_epi16::<5>(words) }
+        }
+
+        /// The codes of `BLOCK` elements, in 16 bits each; raises the largest magnitudes, which are of the elements' type.
+        ///
+        /// # Safety
+        /// The elements are there.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        unsafe fn block<V: Element, O: Element>(
+            from: *const V,
+            by: [__m512; 2],
+            largest: &mut __m512i,
+        ) -> __m512i {
+            let sign = _mm512_set1_epi16(0x80);
+            if V::DTYPE == kNVTEBFloat16 {
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                let x = unsafe { _mm512_loadu_si512(from.cast()) };
+                let magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+                let number = _mm512_cmple_epi16_mask(magnitude, _mm512_set1_epi16(0x7F80));
+                *largest = _mm512_mask_max_epi16(*largest, number, *largest, magnitude);
+                let zero = _mm512_setzero_si512();
+                let halves = [
+                    _mm512_unpacklo_epi16(zero, magnitude),
+                    _mm512_unpackhi_epi16(zero, magnitude),
+                ];
+                let codes = codes::<O>(halves.map(|x| _mm512_castsi512_ps(x)), by);
+                let signs = _mm512_srli_epi16::<8>(x);
+                let codes = _mm512_ternarylogic_epi32::<0xF8>(codes, signs, sign);
+                return _mm512_mask_mov_epi16(_mm512_set1_epi16(0x7F), number, codes);
+            }
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            let x = unsafe {
+                [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast())]
+            };
+            // A bit above those of the signs and exponents.
+            let nan = _mm512_set1_epi32(0x100);
+            let mut signs = [nan; 2];
+            let mut magnitudes = [_mm512_setzero_ps(); 2];
+            for i in 0..2 {
+                let magnitude = _mm512_and_si512(x[i], _mm512_set1_epi32(0x7FFF_FFFF));
+                let number = _mm512_cmple_epi32_mask(magnitude, _mm512_set1_epi32(0x7F80_0000));
+                *largest = _mm512_mask_max_epi32(*largest, number, *largest, magnitude);
+                signs[i] = _mm512_mask_srli_epi32::<24>(nan, number, x[i]);
+                magnitudes[i] = _mm512_castsi512_ps(magnitude);
+            }
+            let codes = codes::<O>(magnitudes, by);
+            let signs = _mm512_packus_epi32(signs[0], signs[1]);
+            let nans = _mm512_test_epi16_mask(signs, _mm512_set1_epi16(0x100));
+            let codes = _mm512_ternarylogic_epi32::<0xF8>(codes, signs, sign);
+            _mm512_mask_mov_epi16(codes, nans, _mm512_set1_epi16(0x7F))
+        }
+
+        /// Casts `WIDTH` elements by the multipliers of each half of them.
+        ///
+        /// # Safety
+        /// The elements are there, and so is room for the codes, whose address is aligned if `stream`.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        pub unsafe fn encode<V: Element, O: Element>(
+            from: *const V,
+            by: [[__m512; 2]; 2],
+            largest: &mut __m512i,
+            to: *mut O,
+            stream: bool,
+        ) {
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            unsafe {
+                let low = block::<V, O>(from, by[0], largest);
+                let high = block::<V, O>(from.add(BLOCK), by[1], largest);
+                let packed = _mm512_packus_epi16(low, high);
+                let codes = match V::DTYPE {
+                    kNVTEBFloat16 => {
+                        let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+                        _mm512_permutexvar_epi64(order, packed)
+                    }
+                    _ => {
+                        let order =
+                            _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+                        _mm512_permutexvar_epi32(order, packed)
+                    }
+                };
+                match stream {
+                    true => _mm512_stream_si512(to.cast(), codes),
+                    false => _mm512_storeu_si512(to.cast(), codes),
+                }
+            }
+        }
+
+        /// Casts the elements of a line by one multiplier; the bits of their amax.
+        ///
+        /// # Safety
+        /// Both have `len` elements, whole vectors of codes.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        pub unsafe fn encode_line<V: Element, O: Element>(
+            from: *const V,
+            len: usize,
+            by: f32,
+            to: *mut O,
+        ) -> u32 {
+            let by = [[_mm512_set1_ps(by); 2]; 2];
+            let mut largest = _mm512_setzero_si512();
+            for at in (0..len).step_by(WIDTH) {
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                unsafe { encode(from.add(at), by, &mut largest, to.add(at), false) };
+            }
+            if V::DTYPE == kNVTEBFloat16 {
+                let odd = _mm512_and_si512(largest, _mm512_set1_epi32(0xFFFF_0000u32 as i32));
+                largest = _mm512_max_epu32(_mm512_slli_epi32::<16>(largest), odd);
+            }
+            _mm512_reduce_max_epu32(largest)
+        }
+
+        /// Casts the first `len` elements of a row of a tile by the multipliers of its blocks.
+        ///
+        /// # Safety
+        /// As [`encode_line`]; the address of the codes is aligned if `stream`.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        pub unsafe fn encode_row<V: Element, O: Element>(
+            from: *const V,
+            len: usize,
+            by: &[f32; TILE / BLOCK],
+            to: *mut O,
+            stream: bool,
+        ) {
+            let mut largest = _mm512_setzero_si512();
+            for (i, by) in by.as_chunks::<2>().0[..len / WIDTH].iter().enumerate() {
+                let by = by.map(|by| [_mm512_set1_ps(by); 2]);
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                unsafe {
+                    let (from, to) = (from.add(i * WIDTH), to.add(i * WIDTH));
+                    encode(from, by, &mut largest, to, stream);
+                }
+            }
+        }
+
+        /// As [`encode_row`] by multipliers of the elements in [`order`].
+        ///
+        /// # Safety
+        /// As [`encode_row`].
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        pub unsafe fn encode_row_by_columns<V: Element, O: Element>(
+            from: *const V,
+            len: usize,
+            by: &[f32; TILE],
+            to: *mut O,
+            stream: bool,
+        ) {
+            let mut largest = _mm512_setzero_si512();
+            for (i, by) in by.as_chunks::<WIDTH>().0[..len / WIDTH].iter().enumerate() {
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                unsafe {
+                    let by = [pair(by.as_ptr()), pair(by.as_ptr().add(BLOCK))];
+                    let (from, to) = (from.add(i * WIDTH), to.add(i * WIDTH));
+                    encode(from, by, &mut largest, to, stream);
+                }
+            }
+        }
+    }
+
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn encode_line<V: Element, O: Element>(input: &[V], by: f32, output: &mut [O]) -> u32 {
+        let share = wide::share::<V>(input.len().min(output.len()), by);
+        let (first, input) = input.split_at(share);
+        let (first_codes, output) = output.split_at_mut(share);
+        let of_first = match share {
+            0 => 0,
+            // SAFETY: both have that many elements, and the machine has the instructions if there are any.
+            _ => unsafe { wide::encode_line(first.as_ptr(), share, by, first_codes.as_mut_ptr()) },
+        };
         // NaN are rare: a line that has some is done again.
         let largest = encode_line_as::<V, O, false>(input, by, output);
-        match largest > 0x7F80_0000 {
+        let largest = match largest > 0x7F80_0000 {
             true => encode_line_as::<V, O, true>(input, by, output),
             false => largest,
-        }
+        };
+        largest.max(of_first)
     }
 
     /// The largest bits of a magnitude; those of NaN count, unless `NAN` says that there are some.
@@ -404,11 +623,14 @@ mod x86 {
         _mm256_set1_epi32(if by < 0.0 { -1 } else { 0 })
     }
 
-    /// The multipliers of the columns of a tile, put in another order 16 by 16.
-    fn ordered(by: &OfColumns, order: impl Fn(&[f32]) -> [f32; 16]) -> OfColumns {
+    /// The multipliers of the columns of a tile, put in another order `N` by `N`.
+    fn ordered<const N: usize>(
+        by: &[[f32; TILE]],
+        order: impl Fn(&[f32]) -> [f32; N],
+    ) -> OfColumns {
         let mut ordered = [[0.0; TILE]; TILE / BLOCK];
         for (to, from) in ordered.iter_mut().zip(by) {
-            for (to, from) in to.chunks_exact_mut(16).zip(from.chunks_exact(16)) {
+            for (to, from) in to.chunks_exact_mut(N).zip(from.chunks_exact(N)) {
                 to.copy_from_slice(&order(from));
             }
         }
@@ -454,12 +676,17 @@ mod x86 {
         by: &OfRows,
         to: Lines<O>,
     ) {
-        let flip = flip(by[0][0]);
+        let (flip, share) = (flip(by[0][0]), wide::share::<V>(cols, by[0][0]));
         for (row, by) in by[..rows].iter().enumerate() {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let (from, line) = unsafe { (input.line(row, cols), to.line_mut(row, cols)) };
             let stream = streams(&to, line);
-            let lines = from.chunks(BLOCK).zip(line.chunks_mut(BLOCK)).zip(by);
+            if share > 0 {
+                // SAFETY: both have that many elements, and the machine has the instructions.
+                unsafe { wide::encode_row(from.as_ptr(), share, by, line.as_mut_ptr(), stream) };
+            }
+            let (from, line) = (&from[share..], &mut line[share..]);
+            let lines = from.chunks(BLOCK).zip(line.chunks_mut(BLOCK)).zip(&by[share / BLOCK..]);
             for ((from, to), by) in lines {
                 let x = load::<V, true>(from);
                 store(encode::<O, true>(&x, [_mm256_set1_ps(by.abs()); 4], flip), to, stream);
@@ -476,16 +703,25 @@ mod x86 {
         by: &OfColumns,
         to: Lines<O>,
     ) {
-        let flip = flip(by[0][0]);
-        let by = ordered(by, |by| packing_order(by).map(f32::abs));
+        let (flip, share) = (flip(by[0][0]), wide::share::<V>(cols, by[0][0]));
+        let for_wide =
+            ordered(&by[..if share > 0 { rows.div_ceil(BLOCK) } else { 0 }], wide::order::<V>);
+        let rest = if share < cols { rows.div_ceil(BLOCK) } else { 0 };
+        let by = ordered(&by[..rest], |by| packing_order(by).map(f32::abs));
         for row in 0..rows {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let (from, line) = unsafe { (input.line(row, cols), to.line_mut(row, cols)) };
             let stream = streams(&to, line);
+            if share > 0 {
+                let (by, to) = (&for_wide[row / BLOCK], line.as_mut_ptr());
+                // SAFETY: both have that many elements, and the machine has the instructions.
+                unsafe { wide::encode_row_by_columns(from.as_ptr(), share, by, to, stream) };
+            }
+            let (from, line) = (&from[share..], &mut line[share..]);
             let lines = from.chunks(BLOCK).zip(line.chunks_mut(BLOCK));
             for (i, (from, to)) in lines.enumerate() {
                 let x = load::<V, true>(from);
-                let by = of_columns(&by[row / BLOCK], i * BLOCK);
+                let by = of_columns(&by[row / BLOCK], share + i * BLOCK);
                 store(encode::<O, true>(&x, by, flip), to, stream);
             }
         }
@@ -506,6 +742,19 @@ mod x86 {
             let line = unsafe { input.line(row, cols) };
             input.prefetch(row, (rows, cols));
             let columns = &mut of_columns[row / BLOCK];
+            if size_of::<V>() == 2 && cols == TILE {
+                let copied = match &mut copy {
+                    Some(copy) => copy[row * TILE..][..TILE].as_mut_ptr(),
+                    None => std::ptr::null_mut(),
+                };
+                let (from, columns) = (line.as_ptr(), columns.as_mut_ptr());
+                // SAFETY: there are `TILE` elements each, and a rank of a row for each `BLOCK` of them.
+                unsafe {
+                    let of_row = of_row.as_mut_ptr().cast();
+                    largest_row::<V>(from.cast(), columns.cast(), copied.cast(), of_row);
+                }
+                continue;
+            }
             let parts = line.chunks(BLOCK).zip(columns.chunks_exact_mut(BLOCK)).zip(of_row);
             for (i, ((part, columns), of_part)) in parts.enumerate() {
                 let mut padded = [V::default(); BLOCK];
@@ -537,6 +786,52 @@ mod x86 {
                     *of_part = V::OF_ZERO.max(std::mem::transmute_copy(&rank));
                 }
             }
+        }
+    }
+
+    /// The largest ranks of `BLOCK` 16-bit elements each of a row of `TILE`, to the four numbers at the last address;
+    /// raises those of the columns.
+    ///
+    /// # Safety
+    /// So many elements are at the addresses, of which that of the copy may be null.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn largest_row<V: Element>(
+        from: *const __m256i,
+        columns: *mut __m256i,
+        copy: *mut __m256i,
+        of_row: *mut __m128i,
+    ) {
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        unsafe {
+            let zero = _mm256_set1_epi16(std::mem::transmute_copy(&V::OF_ZERO));
+            let most: [__m256i; 4] = from_fn(|block| {
+                let [low, high] = from_fn(|half| {
+                    let i = 2 * block + half;
+                    let x = _mm256_loadu_si256(from.add(i));
+                    if !copy.is_null() {
+                        _mm256_storeu_si256(copy.add(i), x);
+                    }
+                    let magnitude = _mm256_and_si256(x, _mm256_set1_epi16(0x7FFF));
+                    let rank = _mm256_add_epi16(magnitude, zero);
+                    let most = _mm256_max_epi16(rank, _mm256_loadu_si256(columns.add(i)));
+                    _mm256_storeu_si256(columns.add(i), most);
+                    rank
+                });
+                _mm256_max_epi16(low, high)
+            });
+            // Each step halves the candidates of the four blocks, whose numbers lie side by side at last.
+            let words =
+                |a, b| _mm256_max_epi16(_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+            let (one, other) = (words(most[0], most[1]), words(most[2], most[3]));
+            let four = _mm256_max_epi16(
+                _mm256_unpacklo_epi32(one, other),
+                _mm256_unpackhi_epi32(one, other),
+            );
+            let two =
+                _mm_max_epi16(_mm256_castsi256_si128(four), _mm256_extracti128_si256::<1>(four));
+            let last = _mm_max_epi16(two, _mm_unpackhi_epi64(two, two));
+            _mm_storel_epi64(of_row, _mm_max_epi16(last, _mm256_castsi256_si128(zero)));
         }
     }
 
@@ -790,13 +1085,13 @@ mod tests {
 
     fn check<V: Element, O: Element>(shape: (usize, usize), large: bool, make: impl Fn(u32) -> V) {
         let same = |a: O, b: O| a.to_f32().to_bits() == b.to_f32().to_bits();
-        for part in 0..4u32 {
+        for (part, negative) in (0..4u32).flat_map(|part| [(part, false), (part, true)]) {
             let element = |r: usize, c: usize| make(part * 16384 + (r * TILE + c) as u32);
             let tile = std::array::from_fn(|r| std::array::from_fn(|c| element(r, c)));
             let mut input = Box::new(Aligned(tile));
             let empty = || Box::new(Aligned([[O::default(); TILE]; TILE]));
             let (mut one, mut other) = (empty(), empty());
-            let (rows, columns) = multipliers(part % 2 == 1);
+            let (rows, columns) = multipliers(negative);
             // SAFETY: the tiles are of this test alone.
             let done = unsafe {
                 let to = (lines(&mut one, large), lines(&mut other, large));

@@ -173,7 +173,8 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &Cast) {
         // SAFETY: each task writes its own part of the outputs. The row-wise one may be the input, whose
         // slice is no longer used then.
         Some(colwise) => unsafe {
-            transposed(rows, cols, colwise, |row, col, tile: &mut [O]| {
+            let fetch = |row, col, len| input.prefetch(row * cols + col, len);
+            transposed(rows, cols, colwise, fetch, |row, col, tile: &mut [O]| {
                 let at = row * cols + col;
                 let amax = convert(input.slice(at, tile.len()), scale, tile);
                 if let Some(rowwise) = rowwise {
@@ -286,17 +287,20 @@ unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
     for member in unsafe { a.group.members((a.rows, a.cols), a.mode) } {
         let (rows, cols, numel) = (member.rows, member.cols, member.rows * member.cols);
         // SAFETY: the caller's promise; input and output are distinct.
-        let (input, output, scale_inv) = unsafe {
+        let (codes, output, scale_inv) = unsafe {
             (
-                Buf::<I>::new(a.input.cast::<I>().add(member.at).cast(), numel).slice(0, numel),
+                Buf::<I>::new(a.input.cast::<I>().add(member.at).cast(), numel),
                 Buf::<O>::new(a.output.cast::<O>().add(member.at).cast(), numel),
                 a.scale_inv.cast::<f32>().add(member.index).read(),
             )
         };
+        // SAFETY: nobody writes to the input.
+        let input = unsafe { codes.slice(0, numel) };
         if a.colwise && rows != 1 && cols != 1 {
             // SAFETY: the output is ours.
             unsafe {
-                transposed(cols, rows, output, |row, col, tile: &mut [O]| {
+                let fetch = |row, col, len| codes.prefetch(row * rows + col, len);
+                transposed(cols, rows, output, fetch, |row, col, tile: &mut [O]| {
                     rescale(&input[row * rows + col..][..tile.len()], scale_inv, tile);
                     0
                 })

@@ -270,6 +270,10 @@ impl Maxima {
         }
         let across = TILE / width;
         let largest = |of: &[u32]| of.iter().fold(0, |most: u32, &x| most.max(x));
+        if (height, width) == (1, TILE) {
+            blocks.iter_mut().zip(&self.rows).for_each(|(to, from)| *to = largest(from));
+            return;
+        }
         if height == 1 {
             for (to, from) in blocks.chunks_exact_mut(across).zip(&self.rows) {
                 for (to, from) in to.iter_mut().zip(from.chunks_exact(width / BLOCK)) {
@@ -282,6 +286,10 @@ impl Maxima {
         for (to, bands) in blocks.chunks_exact_mut(across).zip(bands) {
             to.fill(0);
             for band in bands {
+                if width == 1 {
+                    to.iter_mut().zip(band).for_each(|(to, &from)| *to = from.max(*to));
+                    continue;
+                }
                 for (to, from) in to.iter_mut().zip(band.chunks_exact(width)) {
                     *to = largest(from).max(*to);
                 }

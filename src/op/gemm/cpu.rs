@@ -10,10 +10,11 @@ use crate::backend::args::{
 };
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
+use crate::backend::fp8;
 use crate::backend::memory::{collect, expect, resize, zeros};
 use crate::backend::pool::{chunks_mut, install, parallel, threads};
 use crate::function::{Curve, SigmoidLinear};
-use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1_value};
+use crate::numeric::{BF16, E4M3, Element, F32, amax_bits, dispatch, e2m1_value};
 use crate::op::cast::cpu::dequantize;
 use crate::op::cast::cpu_nvfp4::scale_index;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
@@ -236,15 +237,12 @@ unsafe fn gemm_activated(g: &GemmArgs) -> Outcome {
 /// one by one.
 fn is_packed(g: &GemmArgs, a: Tensor, b: Tensor) -> bool {
     let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
-    g.scales_a.in_blocks() || !(floats || is_few(g, a, b))
+    g.scales_a.in_blocks() || !(floats || is_few(g))
 }
 
-/// Whether B has few rows and both operands lie along k. The `gemm` crate is as fast for one row of floats that
-/// nobody has to widen.
-fn is_few(g: &GemmArgs, a: Tensor, b: Tensor) -> bool {
-    let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
-    let few = g.n <= cpu_rows::ROWS && !(g.n == 1 && floats);
-    few && g.transa && !g.transb && g.k > 0
+/// Whether B has few rows and both operands lie along k.
+fn is_few(g: &GemmArgs) -> bool {
+    g.n <= cpu_rows::ROWS && g.transa && !g.transb && g.k > 0
 }
 
 /// What becomes of the product.
@@ -397,6 +395,7 @@ pub(crate) unsafe extern "C-unwind" fn symmetric_gemm(
         sm_count: 0,
         aux_slope: false,
         d_columns: none,
+        d_columns_pitch: 0,
     };
     // SAFETY: the caller vouches for the operands, and D has room for the sums.
     let outcome = unsafe { gemm(&product, stream) };
@@ -615,7 +614,7 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         let scale = |inv: *const c_void| load::<f32>(inv.cast()).unwrap_or(1.0);
         g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv)
     };
-    if is_few(g, a, b) {
+    if is_few(g) {
         let sums = dot_products((g.m, g.n, g.k), &(a, g.k), &(b, g.k));
         for (j, row) in product.chunks_exact_mut(g.m).enumerate() {
             for (v, sums) in row.iter_mut().zip(sums.chunks_exact(g.n)) {
@@ -752,6 +751,14 @@ impl cpu_rows::Source for (Tensor, usize) {
         // SAFETY: who runs the product vouches for its operands, and nobody writes to them.
         unsafe { self.0.read(row * self.1 + k, to) }
     }
+
+    fn floats(&self, row: usize, k: usize, len: usize) -> Option<&[f32]> {
+        let (tensor, columns) = *self;
+        let at = row * columns + k;
+        // SAFETY: as above.
+        let floats = || unsafe { Buf::<f32>::new(tensor.ptr, tensor.numel).slice(at, len) };
+        (tensor.dtype == NVTEDType::kNVTEFloat32).then(floats)
+    }
 }
 
 /// A dense array whose element type is known at run time.
@@ -784,7 +791,9 @@ impl Tensor {
         dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, to.len()) };
-            to_floats(from, to)
+            if !fp8::decode_line(from, 1.0, floats_mut(to)) {
+                to_floats(from, to)
+            }
         }, else {})
     }
 
@@ -816,9 +825,23 @@ impl cpu_packed::Source for Tensor {
         dispatch!(self.dtype, [BF16, E4M3, E5M2], T => {
             // SAFETY: as above.
             let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, to.len()) };
-            to_halves(from, to)
+            if !fp8::decode_line(from, 1.0, halves_mut(to)) {
+                to_halves(from, to)
+            }
         }, else unreachable!("a type that BF16 holds"))
     }
+}
+
+/// Floats as elements.
+fn floats_mut(floats: &mut [f32]) -> &mut [F32] {
+    // SAFETY: an element is a float and nothing more.
+    unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len()) }
+}
+
+/// The bits of BF16 as elements.
+fn halves_mut(halves: &mut [u16]) -> &mut [BF16] {
+    // SAFETY: an element is such bits and nothing more.
+    unsafe { std::slice::from_raw_parts_mut(halves.as_mut_ptr().cast(), halves.len()) }
 }
 
 vectorized! {

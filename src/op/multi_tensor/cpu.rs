@@ -55,7 +55,12 @@ impl<'a, A> Data<'a, A> {
     ) {
         dispatch!(dtype, [F32, F16, BF16], T => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
-            let from = unsafe { Buf::<T>::new(self.at(i), range.end).slice(range.start, range.len()) };
+            let from = unsafe {
+                let all = Buf::<T>::new(self.at(i), range.end);
+                // The next block, whose loads would begin only after this one is computed.
+                all.prefetch(range.end, BLOCK);
+                all.slice(range.start, range.len())
+            };
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
         }, else unreachable!("checked by the plan"))
     }

@@ -93,9 +93,10 @@ vectorized! {
 vectorized! {
     fn sum_of(x: &[f32]) -> f64 {
         let mut sums = [0.0f64; LANES];
-        for x in x.chunks(LANES) {
-            sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += x as f64);
-        }
+        let add = |(sum, &x): (&mut f64, &f32)| *sum += x as f64;
+        let (whole, rest) = x.as_chunks::<LANES>();
+        whole.iter().for_each(|x| sums.iter_mut().zip(x).for_each(add));
+        sums.iter_mut().zip(rest).for_each(add);
         sums.iter().sum()
     }
 }
@@ -104,9 +105,10 @@ vectorized! {
     /// The sum of the squares of the distances from `mu`.
     fn squares_of(x: &[f32], mu: f64) -> f64 {
         let mut sums = [0.0f64; LANES];
-        for x in x.chunks(LANES) {
-            sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += (x as f64 - mu) * (x as f64 - mu));
-        }
+        let add = |(sum, &x): (&mut f64, &f32)| *sum += (x as f64 - mu) * (x as f64 - mu);
+        let (whole, rest) = x.as_chunks::<LANES>();
+        whole.iter().for_each(|x| sums.iter_mut().zip(x).for_each(add));
+        sums.iter_mut().zip(rest).for_each(add);
         sums.iter().sum()
     }
 }
@@ -114,11 +116,10 @@ vectorized! {
 vectorized! {
     fn dot_of(x: &[f32], y: &[f32]) -> f64 {
         let mut sums = [0.0f64; LANES];
-        for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
-            for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
-                *sum += x as f64 * y as f64;
-            }
-        }
+        let add = |((sum, &x), &y): ((&mut f64, &f32), &f32)| *sum += x as f64 * y as f64;
+        let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+        x.iter().zip(y).for_each(|(x, y)| sums.iter_mut().zip(x).zip(y).for_each(add));
+        sums.iter_mut().zip(x_rest).zip(y_rest).for_each(add);
         sums.iter().sum()
     }
 }
@@ -188,6 +189,8 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
     let normalize = |x: &mut Vec<f32>, (row, v): (usize, &mut [f32])| {
         let row = first + row;
         resize(x, cols);
+        // Most often the next row is of this thread, too, and is loaded while this one is computed.
+        input.prefetch((row + 1) * cols, cols);
         // SAFETY: the caller's promise; each task has its own rows.
         widen(unsafe { input.slice(row * cols, cols) }, x);
         if let Some(residual) = residual {

@@ -56,6 +56,8 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
         let start = row * keys;
         let load = |buffer: Buf<T>, scale: f32, to: &mut Vec<f32>| {
             resize(to, visible);
+            // Most often the next row is of this thread, too, and is loaded while this one is computed.
+            buffer.prefetch(start + keys, visible);
             // SAFETY: nobody else writes to this row, and this thread does so later.
             widen(unsafe { buffer.slice(start, visible) }, scale, to);
         };
@@ -121,17 +123,18 @@ vectorized! {
     fn normalize(t: &mut [f32]) {
         // NaN is no maximum; it spreads by the sum.
         let mut most = [f32::NEG_INFINITY; LANES];
-        for t in t.chunks(LANES) {
-            most.iter_mut().zip(t).for_each(|(most, &t)| *most = if t > *most { t } else { *most });
-        }
+        let raise = |(most, &t): (&mut f32, &f32)| *most = if t > *most { t } else { *most };
+        let (whole, rest) = t.as_chunks_mut::<LANES>();
+        whole.iter().for_each(|t| most.iter_mut().zip(t).for_each(raise));
+        most.iter_mut().zip(&*rest).for_each(raise);
         let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
         let mut sums = [0.0f64; LANES];
-        for t in t.chunks_mut(LANES) {
-            for (sum, t) in sums.iter_mut().zip(t) {
-                *t = exp(*t - most);
-                *sum += f64::from(*t);
-            }
-        }
+        let add = |(sum, t): (&mut f64, &mut f32)| {
+            *t = exp(*t - most);
+            *sum += f64::from(*t);
+        };
+        whole.iter_mut().for_each(|t| sums.iter_mut().zip(t).for_each(add));
+        sums.iter_mut().zip(rest).for_each(add);
         let sum: f64 = sums.iter().sum();
         let weight = if most == MASKED { 0.0 } else { (1.0 / sum) as f32 };
         t.iter_mut().for_each(|t| *t *= weight);
@@ -147,11 +150,10 @@ fn gradients(g: &mut [f32], y: &[f32], scale: f32) {
 vectorized! {
     fn dot(g: &[f32], y: &[f32]) -> f64 {
         let mut sums = [0.0f64; LANES];
-        for (g, y) in g.chunks(LANES).zip(y.chunks(LANES)) {
-            for ((sum, &g), &y) in sums.iter_mut().zip(g).zip(y) {
-                *sum += f64::from(g) * f64::from(y);
-            }
-        }
+        let add = |((sum, &g), &y): ((&mut f64, &f32), &f32)| *sum += f64::from(g) * f64::from(y);
+        let ((g, g_rest), (y, y_rest)) = (g.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+        g.iter().zip(y).for_each(|(g, y)| sums.iter_mut().zip(g).zip(y).for_each(add));
+        sums.iter_mut().zip(g_rest).zip(y_rest).for_each(add);
         sums.iter().sum()
     }
 }

@@ -30,11 +30,13 @@ fn run<T: Copy + Default + Send + Sync>(a: &TransposeArgs) -> Outcome {
     let (rows, cols, numel) = (a.rows, a.cols, a.rows * a.cols);
     // SAFETY: the caller of a table entry vouches for pointers and shape; the matrices are distinct.
     unsafe {
-        let input = Buf::<T>::new(a.input, numel).slice(0, numel);
+        let from = Buf::<T>::new(a.input, numel);
+        let input = from.slice(0, numel);
         let output = Buf::<T>::new(a.output, numel);
         // A single column lies in memory as a single row.
         let (rows, cols) = if cols == 1 { (1, rows) } else { (rows, cols) };
-        transposed(rows, cols, output, |row, col, tile| {
+        let fetch = |row, col, len| from.prefetch(row * cols + col, len);
+        transposed(rows, cols, output, fetch, |row, col, tile| {
             tile.copy_from_slice(&input[row * cols + col..][..tile.len()]);
             0
         });

@@ -35,19 +35,22 @@ unsafe fn run<I: Element, O: Element>(a: &TransposeDbiasArgs) {
     let (rows, cols, numel) = (a.rows, a.cols, a.rows * a.cols);
     let blocks = rows.div_ceil(BLOCK);
     // SAFETY: the caller's promise; inputs and outputs are distinct.
-    let (input, output, dbias, partial, scale) = unsafe {
+    let (from, output, dbias, partial, scale) = unsafe {
         (
-            Buf::<I>::new(a.input, numel).slice(0, numel),
+            Buf::<I>::new(a.input, numel),
             Buf::<I>::new(a.output, numel),
             Buf::<O>::new(a.dbias, cols),
             Buf::<f32>::new(a.workspace.cast(), blocks * cols),
             load(a.scale_inv).unwrap_or(1.0),
         )
     };
+    // SAFETY: nobody writes to the input.
+    let input = unsafe { from.slice(0, numel) };
     if rows > 0 {
         // SAFETY: the output is ours.
         unsafe {
-            transposed(rows, cols, output, |row, col, tile: &mut [I]| {
+            let fetch = |row, col, len| from.prefetch(row * cols + col, len);
+            transposed(rows, cols, output, fetch, |row, col, tile: &mut [I]| {
                 tile.copy_from_slice(&input[row * cols + col..][..tile.len()]);
                 0
             })

@@ -1,6 +1,7 @@
 //! What is measured: one entry for each operator and size.
 
 mod attention;
+mod decode;
 mod experts;
 #[path = "../../../tests/common/geometry.rs"]
 mod geometry;
@@ -412,6 +413,7 @@ pub fn cpu_field() -> Vec<Field> {
         (None, quantize_blocks("cast bf16 -> fp8 block 128x128 row+col", BLOCKS_2D, rows, cols)),
         (None, quantize_blocks("cast bf16 -> mxfp8 row+col", MXFP8, rows, cols)),
         (None, dequantize_blocks("dequantize mxfp8", MXFP8, false, rows, cols)),
+        (None, decode::step(1024, 2816, 256)),
     ];
     list.into_iter().map(|(key, case)| Field { name: case.name.clone(), key, case }).collect()
 }

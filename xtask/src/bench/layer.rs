@@ -72,9 +72,6 @@ struct Model {
     dropout: f32,
 }
 
-const LAYERNORM_GELU: [c_int; 2] = [0, 0];
-const RMSNORM_SWIGLU: [c_int; 2] = [1, 4];
-
 impl Model {
     fn tokens(&self) -> usize {
         self.seq * self.batch

@@ -164,10 +164,14 @@ pub struct Step {
     cu_seqlens: [Handle; 4],
     max_seqlen: [usize; 2],
     pub rotary_frequencies: Handle,
-    kv_cache: Handle,
+    pub kv_cache: Handle,
     m_splits: *const usize,
     num_splits: usize,
 }
+
+/// `NVTE_Norm_Type` and `NVTEXActivation` of a GPT and of a Llama.
+pub const LAYERNORM_GELU: [c_int; 2] = [0, 0];
+pub const RMSNORM_SWIGLU: [c_int; 2] = [1, 4];
 
 functions! {
     Functions of Modules<'_>:
@@ -189,7 +193,7 @@ functions! {
     nvtex_module_parameter(module: Handle, index: usize, parameter: &mut Parameter);
     nvtex_module_set_gradient(module: Handle, index: usize, grad: Handle, accumulate: bool);
     nvtex_step_init(step: *mut c_void, size: usize);
-    nvtex_module_forward(module: Handle, inputs: &Handle, num_inputs: usize, outputs: &Handle, num_outputs: usize, step: &Step, tape: &mut Handle, stream: Handle);
+    nvtex_module_forward(module: Handle, inputs: &Handle, num_inputs: usize, outputs: &Handle, num_outputs: usize, step: &Step, tape: *mut Handle, stream: Handle);
     nvtex_module_backward(module: Handle, tape: Handle, grad_outputs: &Handle, num_grad_outputs: usize, grad_inputs: &Handle, num_grad_inputs: usize, stream: Handle);
     nvtex_tape_destroy(tape: Handle);
 }
@@ -211,7 +215,7 @@ impl<'a> Modules<'a> {
 
     /// A struct with the library's defaults. More room than the struct has: the library then writes
     /// the size that it knows. What is declared here may end before it.
-    fn defaults<T: Copy>(init: impl FnOnce(*mut c_void, usize)) -> Result<T> {
+    pub fn defaults<T: Copy>(init: impl FnOnce(*mut c_void, usize)) -> Result<T> {
         let mut room = [0usize; 128];
         init(room.as_mut_ptr().cast(), size_of_val(&room));
         let (known, declared) = (room[0], size_of::<T>());
