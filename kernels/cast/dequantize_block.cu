@@ -103,70 +103,63 @@ __device__ __forceinline__ void load_rows(const void *from, size_t at, size_t pi
   }
 }
 
-// Blocks of a multiprocessor. The search for members takes more registers than 3 leave, and with
-// outputs whose dtype is known at run time more than 2 leave.
-template <class Out, bool kGroup>
-constexpr int kBlocksHere = !kGroup           ? 3
-                            : kIsWidened<Out> ? 1
-                                              : 2;
+// Whose tiles a grid has: those of a single matrix, or those of a group, with a block for each or
+// in a loop, which costs registers. Kernels take time to compile: outputs whose dtype is known at
+// run time have the loop alone.
+enum class Tiles { kSingle, kOneEach, kLoop };
 
-// Tiles of a group that a block has, one after the other: searches for members take long. While one
-// is written, the next one comes (H200, 1D of 8 and 128 members: 3511 and 3487 GB/s; without, and
-// with square tiles: 3370 and 3275). Runs of 8 gain nothing. A tile for each
-// block, three blocks of a multiprocessor, us instead of these: 8 members 1D 55.3 of 58.6, 2D 52.0
-// of 56.8, MXFP8 57.2 of 59.4, but 128 members 1D 58.6 of 58.8, MXFP8 61.2 of 59.3, 8 of columns of
-// MXFP8 61.5 of 59.0, and one kernel spills.
-constexpr unsigned kRun = 4;
+template <Tiles kTiles>
+constexpr int kBlocksHere = kTiles == Tiles::kLoop ? 2 : 3;
 
 // What a group's tiles are in: whether find_line() knows the members, tiles of their common
 // dimension, and what is before them of data and of scales.
 struct Grouping {
   bool known;
-  uint32_t shift, across;
+  uint32_t shift;
+  FastDivisor across;
   MemberTotal totals[2];
 };
 
-// The tile of a group where a block begins.
+// A tile of a group.
 struct Found {
   Matrix matrix;
-  unsigned unit, count;  // The member's tiles of this block.
-  bool any;
+  size_t row0, col0;
+  bool any;  // Whether there is such a tile.
 };
 
-// Called by two warps: the first finds where the member's data begin, the second where its scales
-// do.
+// Looks up a tile, for a full warp.
 __device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Shape &shape,
                                           const Grouping &by, unsigned tile, Found &found) {
-  const unsigned warp = threadIdx.x / 32;
   const auto units = [&](uint32_t r, uint32_t c) {
     return scales_fit(a.group, a.mode, r, c) ? shape.tiles(r, c) : 0;
   };
-  const auto size = [&](uint32_t r, uint32_t c) {
-    return warp == 0 ? size_t{r} * c : scale_entries(a.mode, a.colwise, r, c);
+  const auto size = [&](uint32_t r, uint32_t c, int t) {
+    return t == 0 ? size_t{r} * c : scale_entries(a.mode, a.colwise, r, c);
   };
-  Member member = {};
+  Member member;
+  size_t before[2];
   bool any;
   if (by.known) {
-    const uint32_t line = tile / by.across;
-    any = find_line(a.group, a.rows, a.cols, line, by.shift, by.totals[warp], member);
-    member.unit = member.unit * by.across + (tile - line * by.across);
+    const uint32_t line = by.across.quotient(tile);
+    any = find_line(a.group, a.rows, a.cols, line, by.shift, by.totals, member, before);
+    member.unit = member.unit * by.across.value + (tile - line * by.across.value);
   } else {
-    any = find_member(a.group, a.rows, a.cols, tile, units, size, member);
+    any = find_member(a.group, a.rows, a.cols, tile, units, size, member, before);
   }
   if (threadIdx.x == 0) {
     found.any = any;
     if (!any) return;
+    const size_t at = data_begin(a.group, member.index, member.rows, member.cols, before[0]);
+    const uint32_t across = shape.tiles(1, member.cols);
+    const uint32_t row0 = member.unit / across * shape.rows;
     found.matrix.rows = member.rows;
     found.matrix.cols = member.cols;
-    found.matrix.at = data_begin(a.group, member.index, member.rows, member.cols, member.before);
-    const unsigned rest = shape.tiles(member.rows, member.cols) - member.unit;
-    const unsigned run = kRun - tile % kRun;
-    found.unit = member.unit;
-    found.count = rest < run ? rest : run;
-  } else if (threadIdx.x == 32) {
+    found.matrix.at = at;
+    found.row0 = row0;
+    found.col0 = size_t{member.unit % across} * shape.cols;
     found.matrix.scales =
         a.mode != NVTE_DELAYED_TENSOR_SCALING
-            ? scales_begin(a.group, a.mode, a.colwise, member.rows, member.cols, member.before)
+            ? scales_begin(a.group, a.mode, a.colwise, member.rows, member.cols, before[1])
             : member.index;
   }
 }
@@ -181,10 +174,9 @@ __device__ __forceinline__ void prefetch_tile(const NVTEXDequantizeArgs &a, cons
   const auto fetch = [](const void *base, size_t at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t *>(base) + at));
   };
-  const unsigned tile = kGroup ? blockIdx.x * kRun : blockIdx.x;
+  const unsigned tile = blockIdx.x;
   const auto across = shape.tiles(1, static_cast<uint32_t>(a.cols)), index = tile / across;
   const size_t row0 = size_t{index} * shape.rows, col0 = size_t{tile - index * across} * shape.cols;
-  // The warps that look members up do not load data, because their loads would queue behind it.
   const unsigned thread = threadIdx.x - kTile;
   if (thread < kArea / 128) {
     if constexpr (kTransposed) {
@@ -226,23 +218,27 @@ __device__ __forceinline__ Vec<Out, kVec> scaled_codes(const NVTEXDequantizeArgs
   return scaled<Out>(x, factors);
 }
 
-// The members of a group have at most `tiles` tiles.
-template <class In, class Out, bool kMx, Lines kLines, bool kGroup>
-__global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Out, kGroup>))
+// The tiles from `begin` on; the members of a group have at most `tiles`.
+template <class In, class Out, bool kMx, Lines kLines, Tiles kTiles>
+__global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kTiles>))
     dequantize_kernel(const __grid_constant__ NVTEXDequantizeArgs a,
                       const __grid_constant__ Shape shape, const __grid_constant__ Grouping by,
-                      unsigned tiles) {
+                      unsigned begin, unsigned tiles) {
+  constexpr bool kGroup = kTiles != Tiles::kSingle, kLoop = kTiles == Tiles::kLoop;
   constexpr bool kTransposed = kLines == Lines::kTransposed, kRows = kLines == Lines::kRows;
-  constexpr int kWords = kTile / kPack, kBuffers = kGroup ? 2 : 1;
+  constexpr int kWords = kTile / kPack;
   constexpr int kFactors = kRows ? kPack : kVec;
-  // Scales of a tile and of the tile before, so that one barrier for each tile is enough.
-  __shared__ alignas(16) uint32_t scales[kBuffers][kTile];
-  __shared__ alignas(16) uint32_t turned[kBuffers][kTransposed ? kTile * kWords : 4];
+  __shared__ alignas(16) uint32_t scales[kTile];
+  __shared__ alignas(16) uint32_t turned[kTransposed ? kTile * kWords : 4];
   __shared__ Found found;
-  if (!kGroup || (!kTransposed && a.group.last_dims == nullptr)) {
+  if (!kGroup || (!kLoop && !kTransposed && a.group.last_dims == nullptr)) {
     prefetch_tile<kMx, kLines, kGroup>(a, shape);
   }
-  griddepcontrol_wait();
+  // The rest of a group's tiles, none of which the first launch has: what comes before in the
+  // stream was complete when the blocks of that one let this one start. Most often it finds
+  // nothing, while the first one ends.
+  const bool late = kLoop && begin != 0;
+  if (!late) griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int lanes = kTransposed ? kTile / kVec : shape.cols / kVec;
   const int group = threadIdx.x % lanes;
@@ -250,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
 
   Vec<In, kVec> x[kPack];
   uint32_t word = 0;
-  const auto begin = [&](const Matrix &m, size_t row0, size_t col0) {
+  const auto load_data = [&](const Matrix &m, size_t row0, size_t col0) {
     const int height = left_of(m.rows - row0, shape.rows),
               width = left_of(m.cols - col0, shape.cols);
     if constexpr (kTransposed) {
@@ -260,14 +256,14 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
       load_rows(a.input, m.at + (row0 + row) * m.cols + col0 + col, m.cols, height - row,
                 width - col, x);
     }
+  };
+  const auto load_scales = [&](const Matrix &m, size_t row0, size_t col0) {
     if (threadIdx.x < kTile) {
       word = scale_word<kMx, kLines, kGroup>(a, m, shape, row0, col0, threadIdx.x);
     }
   };
-  unsigned parity = 0;
-  // Writes the tile; `next` asks for the one after it.
-  const auto finish = [&](const Matrix &m, size_t row0, size_t col0, const auto &next) {
-    if (threadIdx.x < kTile) scales[parity][threadIdx.x] = word;
+  const auto finish = [&](const Matrix &m, size_t row0, size_t col0) {
+    if (threadIdx.x < kTile) scales[threadIdx.x] = word;
     if constexpr (kTransposed) {
       // Pairs of words are permuted by the rows' group of 8, so that neither the writes nor the
       // reads meet in a bank.
@@ -279,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
         transpose_words(by_line, by_row);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
-          turned[parity][(col + j * kPack + i) * kWords + (row / kPack ^ 2 * group)] = by_row[i];
+          turned[(col + j * kPack + i) * kWords + (row / kPack ^ 2 * group)] = by_row[i];
         }
       }
     }
@@ -290,23 +286,21 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
       now[p] = x[p];
       if constexpr (kTransposed) {
         const int place = 2 * (group ^ (row + p) / kVec % lanes);
-        const uint2 w =
-            *reinterpret_cast<const uint2 *>(turned[parity] + (row + p) * kWords + place);
+        const uint2 w = *reinterpret_cast<const uint2 *>(turned + (row + p) * kWords + place);
         now[p].w[0] = w.x, now[p].w[1] = w.y;
       }
     }
-    next();
     float factors[kFactors];
     if constexpr (kRows) {
       uint32_t w[4];
-      load_shared(scales[parity] + col / kTile * shape.rows + row, w);
+      load_shared(scales + col / kTile * shape.rows + row, w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         factors[j] =
             __uint_as_float(kMx ? e8m0_value(w[j] >> (col % kTile / 32 * 8) & 0xff) : w[j]);
       }
     } else if constexpr (kMx) {
-      const auto *from = scales[parity] + row / 32 * (shape.cols / 4) + col / 4;
+      const auto *from = scales + row / 32 * (shape.cols / 4) + col / 4;
       const uint2 w = *reinterpret_cast<const uint2 *>(from);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
@@ -316,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
 #pragma unroll
       for (int i = 0; i < kVec; i += 4) {
         uint32_t w[4];
-        load_shared(scales[parity] + col + i, w);
+        load_shared(scales + col + i, w);
 #pragma unroll
         for (int j = 0; j < 4; ++j) factors[i + j] = __uint_as_float(w[j]);
       }
@@ -346,42 +340,29 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
                       result(p));
       }
     }
-    parity ^= kBuffers - 1;
   };
-  // Calls f with the place of a tile.
-  const auto with_corner = [&](const Matrix &m, unsigned unit, const auto &f) {
-    const auto across = shape.tiles(1, static_cast<uint32_t>(m.cols));
-    f(size_t{unit / across} * shape.rows, size_t{unit % across} * shape.cols);
-  };
-
   if constexpr (!kGroup) {
     const Matrix m = {a.rows, a.cols, 0, 0};
-    with_corner(m, blockIdx.x, [&](size_t row0, size_t col0) {
-      begin(m, row0, col0);
-      finish(m, row0, col0, [] {});
-    });
+    const auto across = shape.tiles(1, static_cast<uint32_t>(m.cols));
+    const size_t row0 = size_t{blockIdx.x / across} * shape.rows;
+    const size_t col0 = size_t{blockIdx.x % across} * shape.cols;
+    load_data(m, row0, col0);
+    load_scales(m, row0, col0);
+    finish(m, row0, col0);
   } else {
-    for (unsigned first = blockIdx.x * kRun; first < tiles; first += gridDim.x * kRun) {
-      for (unsigned tile = first; tile < first + kRun;) {
-        __syncthreads();
-        if (threadIdx.x < 64) find_tile(a, shape, by, tile, found);
-        __syncthreads();
-        if (!found.any) return;
-        const Matrix &m = found.matrix;
-        const unsigned count = found.count;
-        with_corner(m, found.unit, [&](size_t row0, size_t col0) { begin(m, row0, col0); });
-        for (unsigned i = 0; i < count; ++i) {
-          const unsigned unit = found.unit + i;
-          with_corner(m, unit, [&](size_t row0, size_t col0) {
-            finish(m, row0, col0, [&] {
-              if (i + 1 == count) return;
-              with_corner(m, unit + 1, [&](size_t row0, size_t col0) { begin(m, row0, col0); });
-            });
-          });
-        }
-        tile += count;
-      }
+#pragma unroll 1
+    for (unsigned tile = begin + blockIdx.x; tile < tiles; tile += gridDim.x) {
+      if (threadIdx.x < 32) find_tile(a, shape, by, tile, found);
+      __syncthreads();
+      if (!found.any) break;
+      load_data(found.matrix, found.row0, found.col0);
+      load_scales(found.matrix, found.row0, found.col0);
+      finish(found.matrix, found.row0, found.col0);
+      if (!kLoop) break;
+      __syncthreads();
     }
+    // A launch that waits for this one must also wait for the one before it.
+    if (late) griddepcontrol_wait();
   }
 }
 
@@ -396,37 +377,45 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
     const size_t down = ceil_div(a.rows, static_cast<size_t>(shape.rows));
     if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
     const auto blocks = static_cast<unsigned>(across * down);
-    return launch(dequantize_kernel<In, Out, kMx, kLines, false>, dim3(blocks), kThreads, stream, a,
-                  shape, Grouping{}, blocks);
+    return launch(dequantize_kernel<In, Out, kMx, kLines, Tiles::kSingle>, dim3(blocks), kThreads,
+                  stream, a, shape, Grouping{}, 0u, blocks);
   }
   const size_t tiles = most_tiles(a.group, a.rows, a.cols, static_cast<size_t>(shape.rows),
                                   static_cast<size_t>(shape.cols));
-  size_t blocks = ceil_div(tiles, kRun);
+  const bool uniform = a.group.first_dims == nullptr && a.group.last_dims == nullptr;
   const bool varying = a.group.first_dims != nullptr && a.group.last_dims != nullptr;
   // Members are looked up with dimensions of 32 bits.
   if (!varying && (a.rows > UINT32_MAX || a.cols > UINT32_MAX)) {
     return unimplemented("the group is too large");
   }
-  if (varying) {
-    // Only the device knows how many tiles there are, so enough blocks are launched to fill it a
-    // few times over.
-    Device device;
-    if (const cudaError_t error = current_device(&device)) return outcome(error);
-    blocks = size_t{8} * static_cast<unsigned>(device.sm_count);
-  } else if (tiles > kMaxBlocks) {
-    return unimplemented("the group has too many tiles");
-  }
-  Grouping by = {one_varies(a.group, a.rows, a.cols), 0, 1, {}};
+  // A block for each tile that the group has if no tile is partial, then a loop over the rest,
+  // often none: blocks without a tile are not free.
+  size_t blocks = shape.tiles(static_cast<uint32_t>(a.rows), static_cast<uint32_t>(a.cols));
+  if (uniform) blocks = tiles;
+  if (varying) blocks = ceil_div(a.rows * a.cols, kArea);
+  if (blocks > kMaxBlocks) return unimplemented("the group has too many tiles");
+  Grouping by = {one_varies(a.group, a.rows, a.cols), 0, {}, {}};
   if (by.known) {
     const bool rows_vary = a.group.last_dims == nullptr;
     const auto other = static_cast<uint32_t>(rows_vary ? a.cols : a.rows);
     by.shift = shape.rows == 32 && rows_vary ? 5 : 7;
-    by.across = shape.tiles(rows_vary ? 1 : other, rows_vary ? other : 1);
+    by.across = FastDivisor(shape.tiles(rows_vary ? 1 : other, rows_vary ? other : 1));
     by.totals[0] = {other, 0, 0};
     by.totals[1] = scale_total(a.mode, a.colwise, rows_vary, other);
   }
-  return launch(dequantize_kernel<In, Out, kMx, kLines, true>, dim3(static_cast<unsigned>(blocks)),
-                kThreads, stream, a, shape, by, static_cast<unsigned>(tiles));
+  unsigned begin = 0;
+  if constexpr (!kIsWidened<Out>) {
+    const NVTEXOutcome first = launch(dequantize_kernel<In, Out, kMx, kLines, Tiles::kOneEach>,
+                                      dim3(static_cast<unsigned>(blocks)), kThreads, stream, a,
+                                      shape, by, 0u, static_cast<unsigned>(tiles));
+    if (uniform || first.status != NVTEX_BACKEND_OK) return first;
+    begin = static_cast<unsigned>(blocks);
+  }
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  return launch(dequantize_kernel<In, Out, kMx, kLines, Tiles::kLoop>,
+                dim3(2 * static_cast<unsigned>(device.sm_count)), kThreads, stream, a, shape, by,
+                begin, static_cast<unsigned>(tiles));
 }
 
 template <class In, class Out>

@@ -36,12 +36,11 @@ TileCastArgs<Scale> tile_args(const NVTEXCast &q) {
   return args;
 }
 
-template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
-NVTEXOutcome launch_tiles(const TileCastArgs<Scale> &args, size_t blocks, cudaStream_t stream) {
-  const auto kernel = quantize_kernel<In, Scale, kSquare, kForm, kTiles>;
-  const dim3 grid(static_cast<unsigned>(blocks));
-  if (kForm == NVTEX_FORM_PLAIN) return launch(kernel, grid, kThreads, stream, args);
-  return launch_shared(kernel, grid, kThreads, sizeof(RowQueue<In, kForm>), stream, args);
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, bool kLoop>
+NVTEXOutcome launch_group(const TileCastArgs<Scale> &args, size_t blocks, cudaStream_t stream) {
+  constexpr size_t kQueue = kForm == NVTEX_FORM_PLAIN ? 0 : sizeof(RowQueue<In, kForm>);
+  return launch_shared(quantize_group_kernel<In, Scale, kSquare, kForm, kLoop>,
+                       dim3(static_cast<unsigned>(blocks)), kThreads, kQueue, stream, args);
 }
 
 // The tiles of a lone matrix.
@@ -78,9 +77,14 @@ NVTEXOutcome quantize_single(const NVTEXCast &q, cudaStream_t stream) {
     // 3330.
     blocks = ceil_div(blocks, 2);
   }
-  args.end_tile = args.tiles;
-  constexpr Tiles kTiles = kLoneInLoop<In, kForm> ? Tiles::kLoop : Tiles::kSingle;
-  return launch_tiles<In, Scale, kSquare, kForm, kTiles>(args, blocks, stream);
+  if constexpr (kLoneInLoop<In, kForm>) {
+    args.end_tile = args.tiles;
+    return launch_group<In, Scale, kSquare, kForm, true>(args, blocks, stream);
+  } else {
+    constexpr size_t kQueue = kForm == NVTEX_FORM_PLAIN ? 0 : sizeof(RowQueue<In, kForm>);
+    return launch_shared(quantize_kernel<In, Scale, kSquare, kForm>,
+                         dim3(static_cast<unsigned>(blocks)), kThreads, kQueue, stream, args);
+  }
 }
 
 // A block for each tile that the group has if no tile is partial, then a loop over the rest, often
@@ -101,10 +105,10 @@ NVTEXOutcome quantize_group(const NVTEXCast &q, cudaStream_t stream) {
     const auto other = static_cast<uint32_t>(rows_vary ? q.cols : q.rows);
     args.tiles_across = FastDivisor(tiles_of(other));
     args.totals[0] = {other, 0, 0};
-    for (int i = 1; i < 3; ++i) {
-      args.totals[i] = scale_total(kModeOf<Scale, kSquare>, i == 2, rows_vary, other);
+    args.totals[1] = {1, 7, 0};
+    for (int i = 2; i < 4; ++i) {
+      args.totals[i] = scale_total(kModeOf<Scale, kSquare>, i == 3, rows_vary, other);
     }
-    args.totals[3] = {1, 7, 0};
   }
   args.tiles_per_line = FastDivisor(static_cast<uint32_t>(tiles_of(args.down ? q.rows : q.cols)));
   size_t full = tiles_of(q.rows) * tiles_of(q.cols);
@@ -113,26 +117,17 @@ NVTEXOutcome quantize_group(const NVTEXCast &q, cudaStream_t stream) {
   } else if (varying) {
     full = ceil_div(q.rows * q.cols, kTile * kTile);
   }
-  args.ahead = static_cast<uint32_t>(full);
   args.end_tile = most_tiles(group, q.rows, q.cols);
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
-  // What is rare has the loop alone, since kernels take time to compile: functions of groups, other
-  // than gated ones to MXFP8, and other inputs than BF16.
-  constexpr bool kCommonForm =
-      kForm == NVTEX_FORM_PLAIN || (kForm == NVTEX_FORM_GATED && Scale::kMx && !kSquare);
-  constexpr bool kLoopOnly = kIsWidened<In> || !kCommonForm;
-  if constexpr (kLoopOnly) {
-    full = 0;
-  } else {
-    const NVTEXOutcome first =
-        launch_tiles<In, Scale, kSquare, kForm, Tiles::kOneEach>(args, full, stream);
+  if constexpr (!kLoopAlone<In, Scale, kSquare, kForm>) {
+    const NVTEXOutcome first = launch_group<In, Scale, kSquare, kForm, false>(args, full, stream);
     if (uniform || first.status != NVTEX_BACKEND_OK) return first;
+    args.first_tile = static_cast<uint32_t>(full);
   }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  args.first_tile = static_cast<uint32_t>(full);
-  return launch_tiles<In, Scale, kSquare, kForm, Tiles::kLoop>(
-      args, static_cast<unsigned>(device.sm_count), stream);
+  return launch_group<In, Scale, kSquare, kForm, true>(args, static_cast<unsigned>(device.sm_count),
+                                                       stream);
 }
 
 template <class Scale, bool kSquare>

@@ -549,11 +549,12 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   // The other way round: what comes next begins by waiting for this short launch, which waits here.
   griddepcontrol_launch_dependents();
   griddepcontrol_wait();
-  Member m = {};
+  Member m;
+  size_t before[1];
   find_member(
       group, rows, cols, blockIdx.x / blocks_per_row, [](uint32_t, uint32_t) { return 1u; },
-      [](uint32_t rows, uint32_t) { return size_t{tiles_of(rows)}; }, m);
-  m.before = row_tiles_begin(group, rows, m);
+      [](uint32_t rows, uint32_t, int) { return size_t{tiles_of(rows)}; }, m, before);
+  const size_t begin = row_tiles_begin(group, rows, m, before[0]);
   const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
   const size_t col = size_t{blockIdx.x % blocks_per_row} * kSumColumns + lane;
   const size_t tiles = tiles_of(m.rows);
@@ -561,7 +562,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   if (col < cols) {
 #pragma unroll 8
     for (size_t i = first; i < tiles; i += kSums) {
-      sum = __fadd_rn(sum, partial[(m.before + i) * cols + col]);
+      sum = __fadd_rn(sum, partial[(begin + i) * cols + col]);
     }
   }
   finish_sum<In>(dtype, sum, dbias, m.index * cols + col, col < cols);

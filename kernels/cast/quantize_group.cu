@@ -67,22 +67,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       const auto tiles = [](uint32_t rows, uint32_t cols) {
         return tiles_of(rows) * tiles_of(cols);
       };
-      const auto size = [](uint32_t rows, uint32_t cols) { return size_t{rows} * cols; };
+      const auto size = [](uint32_t rows, uint32_t cols, int) { return size_t{rows} * cols; };
       Member member;
-      const bool found = find_member(q.group, q.rows, q.cols, tile, tiles, size, member);
+      size_t before[1];
+      const bool found = find_member(q.group, q.rows, q.cols, tile, tiles, size, member, before);
       if (threadIdx.x == 0) {
         any = found;
         if (found) {
-          member.before =
-              data_begin(q.group, member.index, member.rows, member.cols, member.before);
+          const size_t at = data_begin(q.group, member.index, member.rows, member.cols, before[0]);
           const uint32_t across = tiles_of(member.cols);
           row0 = size_t{member.unit / across} * kTile;
           col0 = size_t{member.unit % across} * kTile;
-          set_data<In, TensorScale, kForm>(matrix, q, member.index, member.rows, member.cols,
-                                           member.before);
+          set_data<In, TensorScale, kForm>(matrix, q, member.index, member.rows, member.cols, at);
           const size_t width = q.output_dtype == kNVTEFloat32 ? 4 : 2;
-          matrix.row_vec =
-              member.cols % kVec == 0 && aligned_to(q.rowwise, member.before * width, 16);
+          matrix.row_vec = member.cols % kVec == 0 && aligned_to(q.rowwise, at * width, 16);
         }
       }
     }

@@ -7,29 +7,20 @@
 
 namespace nvte {
 
-// Warps that look up the member of a tile. Each of them also finds where one kind of the member's
-// data begins: its elements, its scales row by row, its scales column by column, its sums for
-// dbias.
-constexpr int kFinders = 4;
-
-// Has L2 fetch the elements of a tile of a plain cast, in whole lines and before its loads: while
-// the launch before this one ends, or a block looks its member up. H200, bf16 8192 x 8192 in both
-// directions, GB/s without and with: mode 0 3844 and 3897, 1D 3730 and 3817, 2D 3812 and 3880, mode
-// 0 of 128 members 3767 and 3806. Of tiles that come 264 or 396 blocks later: mode 0 3733 and 3257,
-// 1D 3678 and 3185; MXFP8 alone gains by that, 3728 with 264, 3664 with its own, 3633 without.
-// Functions lose up to 12 % by it. Not by the warps that look members up, whose loads would queue
-// behind it: asynchronous copies of the tile where it is if no member has a partial one, during
-// that search, make 8 members 3 to 9 % slower.
+// Has L2 fetch the elements of a tile of a plain cast, in whole lines and before its loads, while
+// the launch before this one ends. H200, bf16 8192 x 8192 in both directions, GB/s without and
+// with: mode 0 3844 and 3897, 1D 3730 and 3817, 2D 3812 and 3880, mode 0 of 128 members 3767 and
+// 3806. Of tiles that come 264 or 396 blocks later: mode 0 3733 and 3257, 1D 3678 and 3185; MXFP8
+// alone gains by that, 3728 with 264, 3664 with its own, 3633 without. Functions lose up to 12 % by
+// it.
 template <class In, class Scale>
 __device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, uint32_t tile) {
-  constexpr int kFirst = 32 * kFinders;
-  if (threadIdx.x < kFirst) return;
   const NVTEXCast &q = args.q;
   const int bytes = bytes_of<In>(q.input_dtype), length = 128 / bytes, lines = kTile / length;
   const uint32_t index = args.tiles_per_line.quotient(tile);
   const uint32_t place = tile - index * args.tiles_per_line.value;
 #pragma unroll
-  for (int i = threadIdx.x - kFirst; i < kTile * lines; i += kThreads - kFirst) {
+  for (int i = kThreads - 1 - threadIdx.x; i < kTile * lines; i += kThreads) {
     const size_t row = size_t{args.down ? place : index} * kTile + i / lines;
     const size_t col = size_t{args.down ? index : place} * kTile + i % lines * length;
     if (row < q.rows && col < q.cols) {
@@ -64,13 +55,37 @@ __device__ __forceinline__ void add_sums(const Shared &shared, float *workspace,
   workspace[(m.row_tiles + my.row0 / kTile) * m.cols + my.col0 + c] = sum;
 }
 
-// The version with a function: the rows come from `queue`; request(row) asks for those of this
-// tile, or of the next one from kPack on.
-template <class In, class Scale, bool kSquare, NVTEXForm kForm, class Shared, class Queue,
+__device__ __forceinline__ bool is_noop(const NVTEXCast &q) {
+  return q.noop != nullptr && *q.noop == 1.0f;
+}
+
+// The thread's rows of a tile of a plain cast.
+template <class In>
+using Rows = Vec<In, kVec>[kPack][1];
+template <class In, class Scale>
+__device__ __forceinline__ void load_tile(const TileCastArgs<Scale> &args, const Matrix &m,
+                                          const ThreadTile &my, Rows<In> &x) {
+  const NVTEXCast &q = args.q;
+  if (m.in_vec) {
+    const size_t at = m.at + (my.row0 + my.row) * m.cols + my.col0 + my.col;
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) {
+      x[p][0] =
+          load_as<In, kVec>(q.input_dtype, q.input, at + p * m.cols, p < my.rows && 0 < my.cols);
+    }
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) load_row<In, NVTEX_FORM_PLAIN>(args, m, my, p, x[p]);
+  }
+}
+
+// `rows`: those of the tile, or of a function the queue that they come from; request(row) asks for
+// those of this tile, or of the next one from kPack on.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, class Shared, class Source,
           class Request>
 __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const Matrix &m,
-                                          bool noop, const ThreadTile &my, Shared &shared,
-                                          const Queue &queue, const Request &request) {
+                                          const ThreadTile &my, Shared &shared, Source &rows,
+                                          const Request &request) {
   constexpr bool kTensor = Shared::kTensor, kHalved = kHalvesOf<kForm> == 2;
   constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
   const NVTEXCast &q = args.q;
@@ -104,33 +119,20 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
     }
   };
   if constexpr (kForm == NVTEX_FORM_PLAIN) {
-    Vec<In, kVec> x[kPack][1];
-    if (m.in_vec) {
-      const size_t at = m.at + (my.row0 + my.row) * m.cols + my.col0 + my.col;
-#pragma unroll
-      for (int p = 0; p < kPack; ++p) {
-        x[p][0] =
-            load_as<In, kVec>(q.input_dtype, q.input, at + p * m.cols, p < my.rows && 0 < my.cols);
-      }
-    } else {
-#pragma unroll
-      for (int p = 0; p < kPack; ++p) load_row<In, kForm>(args, m, my, p, x[p]);
-    }
-    if (noop) return;
     if (kTensor || q.fusion.dbias != nullptr) {
 #pragma unroll
       for (int p = 0; p < kPack; ++p) {
         float v[1][kVec];
-        to_float(x[p][0], v[0]);
+        to_float(rows[p][0], v[0]);
         consume(v, p);
       }
     }
     if constexpr (!kTensor) {
 #pragma unroll
-      for (int p = 0; p < kPack; ++p) y[0][p] = x[p][0];
+      for (int p = 0; p < kPack; ++p) y[0][p] = rows[p][0];
     }
   } else {
-    produce<In, kForm>(args, m, my, queue, request, consume);
+    produce<In, kForm>(args, m, my, rows, request, consume);
   }
   if constexpr (kDbias) {
     if (q.fusion.dbias != nullptr) put_sums(shared, my, sums);
@@ -180,17 +182,13 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
 }
 
 // Blocks of a multiprocessor. H200, bf16 8192 x 8192 in both directions, us with 2 and 3: 1D 76.6
-// and 71.8, 2D 72.1 and 69.9, MXFP8 73.8 and 75.3, MXFP8 square 73.5 and 73.3, mode 0 of 8 members
-// 75.4 and 69.2, 1D 90.5 and 80.7, 2D 81.7 and 73.1. float32 does not fit 3, nor does MXFP8 of
-// members.
-template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
+// and 71.8, 2D 72.1 and 69.9, MXFP8 73.8 and 75.3, MXFP8 square 73.5 and 73.3. float32 does not fit
+// 3.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
 constexpr int blocks_of() {
   constexpr bool kTensor = std::is_same_v<Scale, TensorScale>;
-  if (kTiles == Tiles::kLoop) return 1;
   if (kForm == NVTEX_FORM_PLAIN) {
-    const bool small = Scale::kBlock == 128 || kSquare;
-    if (kTiles == Tiles::kSingle) return In::kBytes == 2 && small ? 3 : 2;
-    return In::kBytes == 4 ? 1 : kTensor || small ? 3 : 2;
+    return In::kBytes == 2 && (Scale::kBlock == 128 || kSquare) ? 3 : 2;
   }
   const bool halves = kForm == NVTEX_FORM_GATED_DERIVATIVE;
   return In::kBytes == 4 || (halves && !kTensor) ? 1 : 2;
@@ -200,15 +198,9 @@ constexpr int blocks_of() {
 template <class In>
 constexpr bool kPairs = In::kBytes == 2;
 
-// Whether the loop over the tiles of a group also has those of a lone matrix: so one kernel less
-// has to be compiled.
-template <class In, NVTEXForm kForm>
-constexpr bool kLoneInLoop =
-    kIsWidened<In> && kForm != NVTEX_FORM_PLAIN && kForm != NVTEX_FORM_GATED_DERIVATIVE;
-
-template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
-__global__ void __launch_bounds__(
-    kThreads, blocks_here<kThreads>(blocks_of<In, Scale, kSquare, kForm, kTiles>()))
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+__global__ void __launch_bounds__(kThreads,
+                                  blocks_here<kThreads>(blocks_of<In, Scale, kSquare, kForm>()))
     quantize_kernel(const __grid_constant__ TileCastArgs<Scale> args) {
   constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
   constexpr bool kPlain = kForm == NVTEX_FORM_PLAIN, kHalved = kHalvesOf<kForm> == 2;
@@ -218,140 +210,196 @@ __global__ void __launch_bounds__(
   auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
   const NVTEXCast &q = args.q;
   // Data may be fetched before what is in them is there.
-  if (kPlain && kTiles != Tiles::kLoop && blockIdx.x < args.ahead) {
-    prefetch_tile<In>(args, blockIdx.x);
+  if (kPlain && blockIdx.x < args.ahead) prefetch_tile<In>(args, blockIdx.x);
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const Matrix &m = args.matrix;
+  const auto place = [&](uint32_t tile) {
+    const uint32_t line = args.tiles_per_line.quotient(tile);
+    const uint32_t place = tile - line * args.tiles_per_line.value;
+    return ThreadTile(m, size_t{args.down ? place : line} * kTile,
+                      size_t{args.down ? line : place} * kTile,
+                      kHalved && args.split ? m.cols / 2 : m.cols);
+  };
+  if constexpr (kPlain) {
+    const uint32_t next = blockIdx.x + args.ahead;
+    if (next < args.tiles) prefetch_tile<In>(args, next);
+    const bool noop = is_noop(q);
+    const ThreadTile my = place(blockIdx.x);
+    Rows<In> x;
+    load_tile(args, m, my, x);
+    if (noop) return;
+    cast_tile<In, Scale, kSquare, kForm>(args, m, my, shared, x, [](int) {});
+  } else if constexpr (!kPairs<In>) {
+    const ThreadTile my = place(blockIdx.x);
+    with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
+      cast_tile<In, Scale, kSquare, kForm>(args, m, my, shared, queue, request);
+    });
+  } else {
+    uint32_t tile = blockIdx.x;
+    ThreadTile my = place(tile);
+#pragma unroll
+    for (int p = 0; p < RowQueue<In, kForm>::kAhead; ++p) queue.request(args, m, my, p);
+    for (;;) {
+      tile += gridDim.x;
+      const ThreadTile next = place(tile);
+      const bool more = tile < args.tiles;
+      cast_tile<In, Scale, kSquare, kForm>(args, m, my, shared, queue, [&](int p) {
+        if (p < kPack) {
+          queue.request(args, m, my, p);
+        } else if (more) {
+          queue.request(args, m, next, p - kPack);
+        } else {
+          cp_async_commit_group();
+        }
+      });
+      if (!more) return;
+      __syncthreads();
+      my = next;
+    }
   }
+}
+
+// A tile of a group.
+struct Found {
+  Matrix matrix;
+  uint32_t row0, col0;  // Of the tile.
+  bool any;             // Whether there is such a tile.
+};
+
+// Warps that look up a tile: the first finds the member's data and its tiles of 128 rows in the
+// workspace for dbias, the second its scales.
+template <class Scale>
+constexpr unsigned kFinders = std::is_same_v<Scale, TensorScale> ? 1 : 2;
+
+// Looks up a tile, for each of these warps.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+__device__ __forceinline__ void find_tile(const TileCastArgs<Scale> &args, uint32_t tile,
+                                          Found &found) {
+  constexpr bool kTensor = std::is_same_v<Scale, TensorScale>;
+  constexpr NVTEScalingMode kMode = kModeOf<Scale, kSquare>;
+  constexpr int kTotals = 2;
+  const NVTEXCast &q = args.q;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Member member;
+  size_t before[kTotals];
+  uint32_t across = 0;  // The tile's place in the line of tiles `member.unit`.
+  bool any;
+  if (args.lines) {
+    const uint32_t line = args.tiles_across.quotient(tile);
+    across = tile - line * args.tiles_across.value;
+    MemberTotal totals[kTotals];
+#pragma unroll
+    for (int t = 0; t < kTotals; ++t) totals[t] = args.totals[kTotals * warp + t];
+    any = find_line(q.group, q.rows, q.cols, line, 7, totals, member, before);
+  } else {
+    const auto tiles = [&](uint32_t rows, uint32_t cols) {
+      return scales_fit(q.group, kMode, rows, cols) ? tiles_of(rows) * tiles_of(cols) : 0;
+    };
+    const auto size = [&](uint32_t rows, uint32_t cols, int t) -> size_t {
+      if (warp == 1) return scale_entries(kMode, t == 1, rows, cols);
+      return t == 0 ? size_t{rows} * cols : tiles_of(rows);
+    };
+    any = find_member(q.group, q.rows, q.cols, tile, tiles, size, member, before);
+  }
+  Matrix &m = found.matrix;
+  if (threadIdx.x == 0) found.any = any && !(kForm == NVTEX_FORM_PLAIN && is_noop(q));
+  if (!any) return;
+  if (threadIdx.x == 0) {
+    uint32_t line = member.unit, place = across;
+    if (args.down || q.group.last_dims != nullptr) {
+      const uint32_t per_line = tiles_of(args.down ? member.rows : member.cols);
+      const uint32_t unit = line * args.tiles_across.value + place;
+      line = unit / per_line, place = unit - line * per_line;
+    }
+    found.row0 = (args.down ? place : line) * kTile;
+    found.col0 = (args.down ? line : place) * kTile;
+    const size_t at = data_begin(q.group, member.index, member.rows, member.cols, before[0]);
+    set_data<In, Scale, kForm>(m, q, member.index, member.rows, member.cols, at);
+    m.row_tiles = row_tiles_begin(q.group, q.rows, member, before[1]);
+  }
+  if constexpr (!kTensor) {
+    if (warp == 1 && lane < 2) {
+      const bool colwise = lane == 1;
+      void *const scales = colwise ? q.colwise_scale_inv : q.rowwise_scale_inv;
+      (colwise ? m.col_scales : m.row_scales) =
+          static_cast<typename Scale::Entry *>(scales) +
+          scales_begin(q.group, kMode, colwise, member.rows, member.cols, before[colwise ? 1 : 0]);
+      (colwise ? m.col_stride : m.row_stride) =
+          scale_pitch(kMode, colwise, member.rows, member.cols);
+    }
+  }
+}
+
+// Kernels take time to compile: functions of groups, other than gated ones to MXFP8, and other
+// inputs than BF16 have the loop over tiles alone. Where they are functions of other inputs, it
+// also has the tiles of a lone matrix.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+constexpr bool kLoopAlone =
+    kIsWidened<In> ||
+    (kForm != NVTEX_FORM_PLAIN && (kForm != NVTEX_FORM_GATED || !Scale::kMx || kSquare));
+template <class In, NVTEXForm kForm>
+constexpr bool kLoneInLoop =
+    kIsWidened<In> && kForm != NVTEX_FORM_PLAIN && kForm != NVTEX_FORM_GATED_DERIVATIVE;
+
+// kLoop: the rest of a group's tiles, or all of them, which takes more registers than one tile.
+// Functions and other inputs than BF16 take too many for two blocks on a multiprocessor.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, bool kLoop>
+constexpr int group_blocks_of() {
+  if (kLoopAlone<In, Scale, kSquare, kForm>) return 1;
+  return kLoop ? 2 : blocks_of<In, Scale, kSquare, kForm>();
+}
+
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, bool kLoop>
+__global__ void __launch_bounds__(
+    kThreads, blocks_here<kThreads>(group_blocks_of<In, Scale, kSquare, kForm, kLoop>()))
+    quantize_group_kernel(const __grid_constant__ TileCastArgs<Scale> args) {
+  constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
+  constexpr bool kPlain = kForm == NVTEX_FORM_PLAIN, kHalved = kHalvesOf<kForm> == 2;
+  __shared__ TileShared<In, Scale, kSquare, kDbias> shared;
+  __shared__ Found found;
+  extern __shared__ __align__(128) uint4 memory[];
+  auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
+  const NVTEXCast &q = args.q;
+  if (kPlain && !kLoop && !kIsWidened<In>) prefetch_tile<In>(args, blockIdx.x);
   // The rest of a group's tiles, none of which the first launch has: what comes before in the
   // stream was complete when the blocks of that one let this one start. Most often it finds
   // nothing, while the first one ends.
-  const bool late = kTiles == Tiles::kLoop && args.first_tile != 0;
+  const bool late = kLoop && args.first_tile != 0;
   if (!late) griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const auto noop = [&] { return q.noop != nullptr && *q.noop == 1.0f; };
-  const auto place_of = [&](const Matrix &m, size_t row0, size_t col0) {
-    return ThreadTile(m, row0, col0, kHalved && args.split ? m.cols / 2 : m.cols);
-  };
-  if constexpr (kTiles == Tiles::kSingle) {
-    const Matrix &m = args.matrix;
-    const auto place = [&](uint32_t tile) {
-      const uint32_t line = args.tiles_per_line.quotient(tile);
-      const uint32_t place = tile - line * args.tiles_per_line.value;
-      return place_of(m, size_t{args.down ? place : line} * kTile,
-                      size_t{args.down ? line : place} * kTile);
-    };
-    if constexpr (kPlain) {
-      const uint32_t next = blockIdx.x + args.ahead;
-      if (next < args.tiles) prefetch_tile<In>(args, next);
-      cast_tile<In, Scale, kSquare, kForm>(args, m, noop(), place(blockIdx.x), shared, queue,
-                                           [](int) {});
-    } else if constexpr (!kPairs<In>) {
-      const ThreadTile my = place(blockIdx.x);
-      with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
-        cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, request);
-      });
-    } else {
-      uint32_t tile = blockIdx.x;
-      ThreadTile my = place(tile);
-#pragma unroll
-      for (int p = 0; p < RowQueue<In, kForm>::kAhead; ++p) queue.request(args, m, my, p);
-      for (;;) {
-        tile += gridDim.x;
-        const ThreadTile next = place(tile);
-        const bool more = tile < args.tiles;
-        cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, [&](int p) {
-          if (p < kPack) {
-            queue.request(args, m, my, p);
-          } else if (more) {
-            queue.request(args, m, next, p - kPack);
-          } else {
-            cp_async_commit_group();
-          }
-        });
-        if (!more) return;
-        __syncthreads();
-        my = next;
-      }
-    }
-  } else {
-    struct Found {
-      Matrix matrix;
-      size_t row0, col0;
-      bool any;
-    };
-    __shared__ Found found;
-    for (uint32_t tile = args.first_tile + blockIdx.x; tile < args.end_tile; tile += gridDim.x) {
-      const unsigned warp = threadIdx.x / 32;
+#pragma unroll 1
+  for (uint32_t tile = args.first_tile + blockIdx.x; tile < args.end_tile; tile += gridDim.x) {
+    if (threadIdx.x < 32 * kFinders<Scale>) {
       if (kLoneInLoop<In, kForm> && q.group.num_tensors == 0) {
         if (threadIdx.x == 0) {
           const uint32_t line = args.tiles_per_line.quotient(tile);
           const uint32_t place = tile - line * args.tiles_per_line.value;
-          found = {args.matrix, size_t{args.down ? place : line} * kTile,
-                   size_t{args.down ? line : place} * kTile, true};
+          found = {args.matrix, (args.down ? place : line) * kTile,
+                   (args.down ? line : place) * kTile, true};
         }
-      } else if (warp < kFinders) {
-        constexpr NVTEScalingMode kMode = kModeOf<Scale, kSquare>;
-        Member member;
-        uint32_t across = 0;  // The tile's place in the line of tiles `member.unit`.
-        bool any;
-        if (args.lines) {
-          const uint32_t line = args.tiles_across.quotient(tile);
-          across = tile - line * args.tiles_across.value;
-          any = find_line(q.group, q.rows, q.cols, line, 7, args.totals[warp], member);
-        } else {
-          const auto tiles = [&](uint32_t rows, uint32_t cols) {
-            return scales_fit(q.group, kMode, rows, cols) ? tiles_of(rows) * tiles_of(cols) : 0;
-          };
-          const auto size = [&](uint32_t rows, uint32_t cols) -> size_t {
-            if (warp == 0) return size_t{rows} * cols;
-            return warp == 3 ? tiles_of(rows) : scale_entries(kMode, warp == 2, rows, cols);
-          };
-          any = find_member(q.group, q.rows, q.cols, tile, tiles, size, member);
-        }
-        if (threadIdx.x == 0) found.any = any;
-        if (any && threadIdx.x % 32 == 0) {
-          Matrix &m = found.matrix;
-          if (warp == 0) {
-            uint32_t line = member.unit, place = across;
-            if (args.down || q.group.last_dims != nullptr) {
-              const uint32_t per_line = tiles_of(args.down ? member.rows : member.cols);
-              const uint32_t unit = line * args.tiles_across.value + place;
-              line = unit / per_line, place = unit - line * per_line;
-            }
-            found.row0 = size_t{args.down ? place : line} * kTile;
-            found.col0 = size_t{args.down ? line : place} * kTile;
-            const size_t at =
-                data_begin(q.group, member.index, member.rows, member.cols, member.before);
-            set_data<In, Scale, kForm>(m, q, member.index, member.rows, member.cols, at);
-          } else if (warp == 3) {
-            m.row_tiles = row_tiles_begin(q.group, q.rows, member);
-          } else {
-            const bool colwise = warp == 2;
-            void *const scales = colwise ? q.colwise_scale_inv : q.rowwise_scale_inv;
-            (colwise ? m.col_scales : m.row_scales) =
-                static_cast<typename Scale::Entry *>(scales) +
-                scales_begin(q.group, kMode, colwise, member.rows, member.cols, member.before);
-            (colwise ? m.col_stride : m.row_stride) =
-                scale_pitch(kMode, colwise, member.rows, member.cols);
-          }
-        }
-      }
-      __syncthreads();
-      if (!found.any) break;
-      const Matrix &m = found.matrix;
-      const ThreadTile my = place_of(m, found.row0, found.col0);
-      if constexpr (kPlain) {
-        cast_tile<In, Scale, kSquare, kForm>(args, m, noop(), my, shared, queue, [](int) {});
       } else {
-        with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
-          cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, request);
-        });
+        find_tile<In, Scale, kSquare, kForm>(args, tile, found);
       }
-      if (kTiles == Tiles::kOneEach) break;
-      __syncthreads();
     }
-    // A launch that waits for this one must also wait for the one before it.
-    if (late) griddepcontrol_wait();
+    __syncthreads();
+    if (!found.any) break;
+    const Matrix &m = found.matrix;
+    const ThreadTile my(m, found.row0, found.col0, kHalved && args.split ? m.cols / 2 : m.cols);
+    if constexpr (kPlain) {
+      Rows<In> x;
+      load_tile(args, m, my, x);
+      cast_tile<In, Scale, kSquare, kForm>(args, m, my, shared, x, [](int) {});
+    } else {
+      with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
+        cast_tile<In, Scale, kSquare, kForm>(args, m, my, shared, queue, request);
+      });
+    }
+    if (!kLoop) break;
+    __syncthreads();
   }
+  // A launch that waits for this one must also wait for the one before it.
+  if (late) griddepcontrol_wait();
 }
 
 }  // namespace nvte

@@ -43,10 +43,6 @@ struct Matrix {
   bool row_vec, col_vec;  // and every vector that is stored.
 };
 
-// Whose tiles a grid has: those of a single matrix, or those of a group, with a block for each or
-// in a loop, which costs registers.
-enum class Tiles { kSingle, kOneEach, kLoop };
-
 template <class Scale>
 struct TileCastArgs {
   NVTEXCast q;
@@ -65,8 +61,8 @@ struct TileCastArgs {
   // own.
   uint32_t ahead;
   // Of a group: the first tile of the launch, what no tile of it reaches, whether find_line() knows
-  // the members, tiles of their common dimension, and what is before them of data, scales row by
-  // row and column by column, and tiles of 128 rows.
+  // the members, tiles of their common dimension, and what is before them of data, tiles of 128
+  // rows, and scales row by row and column by column.
   uint32_t first_tile, end_tile;
   bool lines;
   FastDivisor tiles_across;
@@ -178,9 +174,12 @@ __device__ __forceinline__ void store_rows(void *out, bool vectorised, const Mat
                                            const ThreadTile &my, const Codes (&y)[kPack]) {
   const size_t at = m.at + (my.row0 + my.row) * m.cols + my.col0 + my.col;
   if (vectorised) {
+    auto *to = static_cast<uint8_t *>(out) + at;
 #pragma unroll
     for (int p = 0; p < kPack; ++p) {
-      if (p < my.rows && my.cols > 0) store(out, at + p * m.cols, y[p]);
+      asm volatile("" : "+l"(to));  // One address at a time takes fewer registers.
+      if (p < my.rows && my.cols > 0) store(to, 0, y[p]);
+      to += m.cols;
     }
   } else {
 #pragma unroll

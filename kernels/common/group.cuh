@@ -13,7 +13,6 @@ struct Member {
   size_t index;
   uint32_t rows, cols;
   uint32_t unit;  // The wanted unit of work, counted from the member's first.
-  size_t before;  // The total of what was asked for over the members before it.
 };
 
 template <class T>
@@ -183,7 +182,7 @@ inline uint32_t most_tiles(const NVTEXGroup &group, size_t rows, size_t cols, si
                       : first       ? (up(rows, height) + n) * up(cols, width)
                       : last        ? up(rows, height) * (up(cols, width) + n)
                                     : n * up(rows / n, height) * up(cols, width);
-  constexpr size_t kEnd = UINT32_MAX - (1u << 20);
+  constexpr size_t kEnd = (size_t{1} << 31) - (1u << 20);  // For FastDivisor.
   return static_cast<uint32_t>(most < kEnd ? most : kEnd);
 }
 
@@ -194,10 +193,10 @@ inline bool one_varies(const NVTEXGroup &group, size_t rows, size_t cols) {
          group.num_tensors < (1u << 24) && rows < most && cols < most;
 }
 
-// Tiles of 128 rows before a member in the workspace for dbias, of a group of `rows`.
+// Where a member's tiles of 128 rows begin in the workspace for dbias, of a group of `rows`.
 __device__ __forceinline__ size_t row_tiles_begin(const NVTEXGroup &group, size_t rows,
-                                                  const Member &m) {
-  return place_within(m.before, tiles_of(m.rows), tiles_of(rows) + group.num_tensors);
+                                                  const Member &m, size_t before) {
+  return place_within(before, tiles_of(m.rows), tiles_of(rows) + group.num_tensors);
 }
 
 __device__ __forceinline__ size_t warp_sum(size_t value) {
@@ -208,89 +207,114 @@ __device__ __forceinline__ size_t warp_sum(size_t value) {
 
 // For groups of which one_varies(): the member of line `wanted`, for all lanes of a full warp,
 // false if there are not so many. A member has a line for each 2^shift of the dimension that
-// varies, or less. `unit` becomes the line, `before` what `total` is up to the member. Every block
-// begins with this, at the pace of a lone warp: few instructions and hardly a branch. H200, casts
-// of bf16 in both directions, 8 members, GB/s by find_member() and by this: 1D 3394 and 3584, 2D
-// 3497 and 3703, MXFP8 3142 and 3383; without the steps that 8 members do not need and without
-// divisions, while no warp that looks up prefetches, 3552 and 3649, 3788 and 3820, 3399 and 3480.
+// varies, or less. `unit` becomes the line, `before` what each of `totals` is up to the member.
+// Every block of a group begins with this, at the pace of a lone warp: few instructions and hardly
+// a branch. Totals of whole members follow from the line's number; others take a second pass.
+template <int kTotals>
 __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, size_t cols,
-                                          uint32_t wanted, uint32_t shift, const MemberTotal &total,
-                                          Member &m) {
+                                          uint32_t wanted, uint32_t shift,
+                                          const MemberTotal (&totals)[kTotals], Member &m,
+                                          size_t (&before)[kTotals]) {
   const auto count = static_cast<uint32_t>(group.num_tensors);
   const bool rows_vary = group.last_dims == nullptr;
   const int64_t *dims = rows_vary ? group.first_dims : group.last_dims;
   const auto most = static_cast<uint32_t>(group.most_dim);
-  const MemberTotal lines = {1, shift, 0};
-  uint32_t index, own, unit, before = 0;
+  const MemberTotal line = {1, shift, 0};
+  const uint32_t lane = threadIdx.x % 32;
+  // Of which every dimension must be a multiple so that totals need no rounding.
+  uint32_t partial = (1u << shift) - 1;
+#pragma unroll
+  for (int t = 0; t < kTotals; ++t) partial |= ((totals[t].round + 1) << totals[t].shift) - 1;
+  uint32_t index = 0, own = 0, unit = 0;
+  bool found = false, whole = true;
   if (dims == nullptr) {
     own = static_cast<uint32_t>(rows) / count;
-    const uint32_t each = lines.count(own);
+    const uint32_t each = line.count(own);
     index = each != 0 ? wanted / each : count;
-    if (index >= count) return false;
-    unit = wanted - index * each, before = index * total.count(own);
+    unit = wanted - index * each;
+    found = index < count, whole = (own & partial) == 0;
   } else {
     // A lane has a run of members, so that one prefix sum serves many.
     constexpr uint32_t kRun = 4;
-    const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t first = lane * kRun;; first += 32 * kRun) {
-      if (first - lane * kRun >= count) return false;
-      uint32_t dim[kRun], until = 0;
+    uint32_t left = wanted;  // Lines from the first of these members on.
+#pragma unroll 1
+    for (uint32_t first = 0; first < count; first += 32 * kRun) {
+      const uint32_t run = first + lane * kRun;
+      uint32_t dim[kRun], all = 0, bits = 0;
 #pragma unroll
       for (uint32_t k = 0; k < kRun; ++k) {
-        dim[k] = first + k < count ? dim_within(dims[first + k], most) : 0;
+        dim[k] = run + k < count ? dim_within(dims[run + k], most) : 0;
+        all += line.count(dim[k]), bits |= dim[k];
       }
-#pragma unroll
-      for (uint32_t k = 0; k < kRun; ++k) until += lines.count(dim[k]);
-      const uint32_t all = until;
+      uint32_t until = all;
       // There are as many steps as lanes with members.
 #pragma unroll 1
       for (uint32_t step = 1; step < 32 && step * kRun < count; step *= 2) {
         const uint32_t lower = __shfl_up_sync(0xffffffffu, until, step);
         if (lane >= step) until += lower;
       }
-      const unsigned hits = __ballot_sync(0xffffffffu, wanted < until);
-      const uint32_t owner = hits != 0 ? __ffs(static_cast<int>(hits)) - 1 : 32;
-      // Members that end at or before the wanted line: those of the owner's run, all of the lanes
-      // before it.
-      const uint32_t left = lane < owner ? ~0u : lane == owner ? wanted - (until - all) : 0;
-      index = first, own = dim[0], unit = left;
-      uint32_t behind = 0;
-#pragma unroll
-      for (uint32_t k = 0; k < kRun; ++k) {
-        behind += lines.count(dim[k]);
-        const bool passed = left >= behind;
-        before += passed ? total.count(dim[k]) : 0;
-        if (k + 1 < kRun && passed) index = first + k + 1, own = dim[k + 1], unit = left - behind;
-      }
+      const unsigned hits = __ballot_sync(0xffffffffu, left < until);
+      whole = whole && !__any_sync(0xffffffffu, (bits & partial) != 0);
       if (hits != 0) {
+        index = run, own = dim[0], unit = left - (until - all);
+#pragma unroll
+        for (uint32_t k = 0; k + 1 < kRun; ++k) {
+          // Members that end before the wanted line; what comes after the one that does not stays.
+          const uint32_t lines = line.count(dim[k]);
+          if (index == run + k && unit >= lines) {
+            index = run + k + 1, own = dim[k + 1], unit -= lines;
+          }
+        }
+        const int owner = __ffs(static_cast<int>(hits)) - 1;
         index = __shfl_sync(0xffffffffu, index, owner);
         own = __shfl_sync(0xffffffffu, own, owner);
         unit = __shfl_sync(0xffffffffu, unit, owner);
-        before = __reduce_add_sync(0xffffffffu, before);
+        found = true;
         break;
       }
-      wanted -= __shfl_sync(0xffffffffu, until, 31);
+      left -= __shfl_sync(0xffffffffu, until, 31);
     }
   }
-  // Sums of wrong dimensions may not fit 32 bits.
-  if (unit >= lines.count(own)) return false;
   m = {index, rows_vary ? own : static_cast<uint32_t>(rows),
-       rows_vary ? static_cast<uint32_t>(cols) : own, unit, total.each * before};
-  return true;
+       rows_vary ? static_cast<uint32_t>(cols) : own, unit};
+  uint32_t parts[kTotals];
+#pragma unroll
+  for (int t = 0; t < kTotals; ++t) parts[t] = totals[t].count((wanted - unit) << shift);
+  if (!whole) {
+#pragma unroll
+    for (int t = 0; t < kTotals; ++t) parts[t] = dims == nullptr ? index * totals[t].count(own) : 0;
+#pragma unroll 1
+    for (uint32_t i = lane; dims != nullptr && i < index; i += 32) {
+      const uint32_t dim = dim_within(dims[i], most);
+#pragma unroll
+      for (int t = 0; t < kTotals; ++t) parts[t] += totals[t].count(dim);
+    }
+    if (dims != nullptr) {
+#pragma unroll
+      for (int t = 0; t < kTotals; ++t) parts[t] = __reduce_add_sync(0xffffffffu, parts[t]);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTotals; ++t) before[t] = totals[t].each * parts[t];
+  // Sums of wrong dimensions may not fit 32 bits.
+  return found && unit < line.count(own);
 }
 
 // For other groups. Every member has units(rows, cols) units of work: finds the one of unit
-// `wanted` likewise, and totals size(rows, cols) up to it. `rows` and `cols` are those of the
-// group. Several warps total several sizes faster than one.
-template <class Units, class Size>
+// `wanted` likewise, and totals size(rows, cols, t) up to it. `rows` and `cols` are those of the
+// group.
+template <int kTotals, class Units, class Size>
 __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows, size_t cols,
                                             uint32_t wanted, const Units &units, const Size &size,
-                                            Member &m) {
+                                            Member &m, size_t (&before)[kTotals]) {
   const auto count = static_cast<uint32_t>(group.num_tensors);
   const uint32_t lane = threadIdx.x % 32;
-  size_t before = 0;
+  bool found = false;
+  m = {};
+#pragma unroll
+  for (int t = 0; t < kTotals; ++t) before[t] = 0;
 #pragma unroll 1
-  for (uint32_t first = 0; first < count; first += 32) {
+  for (uint32_t first = 0; first < count && !found; first += 32) {
     const uint32_t i = first + lane;
     const MemberShape shape = i < count ? member_shape(group, rows, cols, i) : MemberShape{0, 0};
     const auto r = static_cast<uint32_t>(shape.rows), c = static_cast<uint32_t>(shape.cols);
@@ -303,19 +327,21 @@ __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows
     }
     const unsigned hits = __ballot_sync(0xffffffffu, wanted < until);
     const uint32_t owner = hits != 0 ? __ffs(static_cast<int>(hits)) - 1 : 32;
-    if (lane < owner && i < count) before += size(r, c);
+    if (lane < owner && i < count) {
+#pragma unroll
+      for (int t = 0; t < kTotals; ++t) before[t] += size(r, c, t);
+    }
     if (hits != 0) {
-      m.index = first + owner;
-      m.rows = __shfl_sync(0xffffffffu, r, owner);
-      m.cols = __shfl_sync(0xffffffffu, c, owner);
-      m.unit = wanted - __shfl_sync(0xffffffffu, until - own, owner);
-      m.before = warp_sum(before);
-      // Sums of wrong dimensions may not fit 32 bits.
-      return m.unit < units(m.rows, m.cols);
+      m = {first + owner, __shfl_sync(0xffffffffu, r, owner), __shfl_sync(0xffffffffu, c, owner),
+           wanted - __shfl_sync(0xffffffffu, until - own, owner)};
+#pragma unroll
+      for (int t = 0; t < kTotals; ++t) before[t] = warp_sum(before[t]);
+      found = true;
     }
     wanted -= __shfl_sync(0xffffffffu, until, 31);
   }
-  return false;
+  // Sums of wrong dimensions may not fit 32 bits.
+  return found && m.unit < units(m.rows, m.cols);
 }
 
 }  // namespace nvte

@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kThreads)
   const NVTEXGroup group = rows_of(a);
   for (size_t row = first; row < last;) {
     Member m;
-    if (!find_line(group, a.rows, a.cols, static_cast<uint32_t>(row), 0, {}, m)) return;
+    size_t before[1];
+    if (!find_line(group, a.rows, a.cols, static_cast<uint32_t>(row), 0, {{}}, m, before)) return;
     const size_t end = min(last, row + (m.rows - m.unit));
     float bias[N];
     to_float(load<T, N>(a.bias, m.index * a.cols + col, inside), bias);
