@@ -10,9 +10,12 @@ pub fn symmetric_gemm(rng: &mut Rng, index: usize) -> Case {
     let factors = [1.0, -0.5, 0.0];
     let [alpha, beta, diagonal] = [rng.pick(&factors[..2]), rng.pick(&factors), rng.pick(&factors)];
     let mut b = Buffers::default();
-    let x = b.units(rng, dtype, n * k, 1.0);
-    let c = b.units(rng, dtype, n * n, 1.0);
-    let d = b.output(rng, dtype, n * n);
+    // At addresses that bulk copies take.
+    let [x, c] = [n * k, n * n].map(|len| {
+        let values: Vec<u8> = (0..len).flat_map(|_| rng.unit().to_le_bytes()).collect();
+        b.add(cast(&values, kNVTEFloat32, dtype), 0)
+    });
+    let d = b.add(vec![0xCD; n * n * 2], 0);
     let what = format!("{n} of {k}, {dtype:?}, {transposed}, {alpha} {beta} {diagonal}");
     let bound = if dtype == kNVTEFloat16 { 2e-3 } else { 1e-2 };
     Case::within(what, b, &[("d", dtype, Some(d), bound)], move |side| {
