@@ -1067,6 +1067,6 @@ AT(NVTEXZeroGapsArgs, width, 40);
 AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1056 fields\n");
+  printf("1059 fields\n");
   return 0;
 }
