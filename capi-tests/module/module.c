@@ -421,7 +421,7 @@ static void check_net(const Net *n, const Recipe *r, NVTEDType grad_dtype, bool 
     NVTEXTape tape = NULL;
     nvtex_context_begin(context, recipe, r ? NVTEX_CONTEXT_ENABLED : 0, NULL);
     if (with_z && r && r->kind == NVTEX_RECIPE_NVFP4 && r->operands == NVTEX_BACKWARD_QUANTIZED) {
-      nvtex_module_forward(s.module, inputs, 1, outputs, with_z ? 2 : 1, NULL, &tape, NULL);
+      nvtex_module_forward(s.module, inputs, 1, outputs, 2, NULL, &tape, NULL);
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "step.rng_state: expected Int64 [2]");
       CHECK(untouched(by) && untouched(bz), "a refused call has written an output");
     }

@@ -182,7 +182,7 @@ inline uint32_t most_tiles(const NVTEXGroup &group, size_t rows, size_t cols, si
                       : first       ? (up(rows, height) + n) * up(cols, width)
                       : last        ? up(rows, height) * (up(cols, width) + n)
                                     : n * up(rows / n, height) * up(cols, width);
-  constexpr size_t kEnd = (size_t{1} << 31) - (1u << 20);  // For FastDivisor.
+  constexpr size_t kEnd = (size_t{1} << 31) - (1u << 20);  // What FastDivisor divides.
   return static_cast<uint32_t>(most < kEnd ? most : kEnd);
 }
 

@@ -178,7 +178,7 @@ __device__ __forceinline__ void multiply_promoted(Control<C> &control, Places<C:
   release(at.last_stage());
 }
 
-// Reads four scales.
+// Four scales that lie behind each other in shared memory.
 __device__ __forceinline__ float4 load_scales(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -35,8 +35,8 @@ struct Config {
   static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
   static constexpr int kCols = 256;
   static constexpr int kStages = kMx || (kBulkStores && !kPromote) ? 3 : 4;
-  // Rows and columns of a consumer. In MXFP8 it has all rows, because it reads a scale for each
-  // column so often.
+  // Rows and columns of a consumer. In MXFP8 it has all rows, so that it reads the scale of a
+  // column once for 128 rows.
   static constexpr int kOwnRows = kMx ? kRows : kRows / 2, kOwnCols = kMx ? kCols / 2 : kCols;
   static constexpr int kDepth = 128 / kBytes;  // Elements of the inner dimension in a stage.
   static constexpr int kSteps = 4;             // Products of a stage.

@@ -2,7 +2,7 @@
 //! gradients in place, and used in both products of the backward pass before those of the next part are made.
 
 use super::*;
-use crate::op::gemm::{Aux, Epilogue, Options, Product};
+use crate::op::gemm::Product;
 use crate::workspace::Workspace;
 
 /// Bytes of workspace if the caller gives no limit.
@@ -50,30 +50,14 @@ impl Linear<'_> {
     fn product(
         &self,
         d: &Tensor,
-        (left, transb): (&Tensor, bool),
-        (right, transa): (&Tensor, bool),
+        left: (&Tensor, bool),
+        right: (&Tensor, bool),
         beta: f32,
         workspace: Buffer,
         stream: cudaStream_t,
     ) -> Result<()> {
-        let none = ("", Buffer::UNSET);
-        let product = Product {
-            a: right,
-            b: left,
-            c: None,
-            d,
-            epilogue: Epilogue { bias: none, aux: none, grad: false },
-            workspace,
-            options: Options {
-                transa,
-                transb,
-                alpha: 1.0,
-                beta: ("accumulate_grad_weight", beta),
-                split_accumulator: ("use_split_accumulator", true),
-                aux: Aux::Input,
-                sm_count: ("sm_count", 0),
-            },
-        };
+        let mut product = Product::of(d, left, right, workspace);
+        product.options.beta = ("accumulate_grad_weight", beta);
         product.run(stream)
     }
 

@@ -219,9 +219,11 @@ unsafe fn gemm_activated(g: &GemmArgs) -> Outcome {
             let bias = tensor(g.bias, g.bias_dtype, m);
             bias.write(0, &collect(sums.iter().map(|&sum| sum as f32)));
         }
-        for column in (0..width).take_while(|_| codes) {
-            let codes = collect((0..n).map(|row| values[row * width + column] * scale));
-            columns.write(column * g.d_columns_pitch, &codes);
+        if codes {
+            for column in 0..width {
+                let scaled = collect((0..n).map(|row| values[row * width + column] * scale));
+                columns.write(column * g.d_columns_pitch, &scaled);
+            }
         }
         if let Some(old) = load::<f32>(g.amax_d) {
             let amax = f32::from_bits(amax);

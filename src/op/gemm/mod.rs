@@ -304,6 +304,36 @@ pub(crate) struct Product<'a> {
     pub options: Options<'a>,
 }
 
+impl<'a> Product<'a> {
+    /// `d = left right`, with operands transposed or not, to which the caller may add.
+    pub(crate) fn of(
+        d: &'a Tensor,
+        (left, transb): (&'a Tensor, bool),
+        (right, transa): (&'a Tensor, bool),
+        workspace: Buffer,
+    ) -> Self {
+        let none = ("", Buffer::UNSET);
+        Self {
+            // A product takes its right operand first.
+            a: right,
+            b: left,
+            c: None,
+            d,
+            epilogue: Epilogue { bias: none, aux: none, grad: false },
+            workspace,
+            options: Options {
+                transa,
+                transb,
+                alpha: 1.0,
+                beta: ("beta", 0.0),
+                split_accumulator: ("use_split_accumulator", true),
+                aux: Aux::Input,
+                sm_count: ("sm_count", 0),
+            },
+        }
+    }
+}
+
 impl Product<'_> {
     /// Checks everything and gives the arguments; none if D is empty.
     fn plan(&self) -> Result<Option<GemmArgs>> {

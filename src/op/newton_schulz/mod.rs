@@ -3,7 +3,7 @@
 
 pub mod exports;
 
-use super::gemm::{Aux, Epilogue, Options, Product};
+use super::gemm::Product;
 use super::ranks::{Context, Contexts};
 use super::transformer_engine::{self, QuantizationConfig};
 use super::{cast, nvtex};
@@ -216,31 +216,16 @@ impl<'a> Iterations<'a> {
 /// `d = alpha left right + beta added`, with operands transposed or not.
 fn product(
     d: &Tensor,
-    (left, transb): (&Tensor, bool),
-    (right, transa): (&Tensor, bool),
+    left: (&Tensor, bool),
+    right: (&Tensor, bool),
     (alpha, added, beta): (f32, Option<&Tensor>, f32),
     workspace: Buffer,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let none = ("", Buffer::UNSET);
-    // A product takes its right operand first.
-    let product = Product {
-        a: right,
-        b: left,
-        c: added.map(|added| added.rowwise),
-        d,
-        epilogue: Epilogue { bias: none, aux: none, grad: false },
-        workspace,
-        options: Options {
-            transa,
-            transb,
-            alpha,
-            beta: ("coefficients", beta),
-            split_accumulator: ("use_split_accumulator", true),
-            aux: Aux::Input,
-            sm_count: ("sm_count", 0),
-        },
-    };
+    let mut product = Product::of(d, left, right, workspace);
+    product.c = added.map(|added| added.rowwise);
+    product.options.alpha = alpha;
+    product.options.beta = ("coefficients", beta);
     product.run(stream)
 }
 
