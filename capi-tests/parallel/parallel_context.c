@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "ranks.h"
+#include "threads.h"
 
 enum { MOST = 4, PARAMETERS = 24 };
 
@@ -344,41 +344,6 @@ static void run_pass(Pass *p, NVTEXCommunicator comm, NVTEDType dtype) {
   RANK_OK(r);
 }
 
-// ---- Threads
-
-typedef struct Rank {
-  void (*body)(struct Rank *);
-  NVTEXCommunicator comm;
-  int rank, size;
-  void *argument;
-} Rank;
-
-static void *thread_main(void *argument) {
-  Rank *rank = argument;
-  enter_rank(rank->rank, rank->size);
-  rank->body(rank);
-  return NULL;
-}
-
-static void run_ranks(int size, void (*body)(Rank *), void *argument) {
-  NVTEXCommunicatorConfig config = communicator_config("cp", 60);
-  NVTEXCommunicator comms[MOST] = {0};
-  nvtex_stream_synchronize(NULL);
-  create_ranks(size, &config, comms);
-  if (!EXPECT_OK()) return;
-  Rank ranks[MOST];
-  pthread_t threads[MOST];
-  for (int r = 0; r < size; r++) {
-    ranks[r] = (Rank){body, comms[r], r, size, argument};
-    if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-  destroy_ranks(size, comms);
-  EXPECT_OK();
-  unsigned bad = failed_checks();
-  CHECK(bad == 0, "%u checks of ranks failed", bad);
-}
-
 static void pass_of_rank(Rank *r) {
   Pass *p = r->argument;
   run_pass(p, r->comm, p->c->dtype);
@@ -479,7 +444,7 @@ static void check_case(const Case *c) {
   if (reference) run_pass(&exact, NULL, kNVTEFloat32);
   unsigned bad = failed_checks();
   if (!CHECK(bad == 0, "%u checks of one rank failed", bad)) return;
-  run_ranks(c->ranks, pass_of_rank, &shared);
+  run_ranks(c->ranks, 60, pass_of_rank, &shared);
   size_t n = serial.num_inputs;
   static const char *const names[] = {"dq", "dk", "dv"};
   compare(c, "output", shared.output, serial.output, reference ? exact.output : NULL,
@@ -643,7 +608,7 @@ static void ring_memory(void) {
       c.ranks = i ? 4 : 2;
       c.length = 128 * (size_t)c.ranks;
       Pass pass = new_pass(&c);
-      run_ranks(c.ranks, pass_of_rank, &pass);
+      run_ranks(c.ranks, 60, pass_of_rank, &pass);
       most[how][i] = 0;
       for (int r = 0; r < c.ranks; r++) {
         if (pass.scratch[r] > most[how][i]) most[how][i] = pass.scratch[r];
@@ -778,8 +743,8 @@ int main(int argc, char **argv) {
   attention_cases();
   if (case_begin("memory of a ring")) ring_memory();
   for (int size = 2; size <= MOST; size++) {
-    if (case_begin("rows of tokens, %d ranks", size)) run_ranks(size, arrange, NULL);
+    if (case_begin("rows of tokens, %d ranks", size)) run_ranks(size, 60, arrange, NULL);
   }
-  if (case_begin("what is refused")) run_ranks(2, refusals, NULL);
+  if (case_begin("what is refused")) run_ranks(2, 60, refusals, NULL);
   return test_end();
 }

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "ranks.h"
+#include "threads.h"
 
 enum { MOST = 4, PARAMETERS = 10, HIDDEN = 32, FFN = 64, EXPERTS = 8, TOP_K = 3 };
 
@@ -205,41 +205,6 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
   RANK_OK(r);
 }
 
-// ---- Threads
-
-typedef struct Rank {
-  void (*body)(struct Rank *);
-  NVTEXCommunicator comm;
-  int rank, size;
-  void *argument;
-} Rank;
-
-static void *thread_main(void *argument) {
-  Rank *rank = argument;
-  enter_rank(rank->rank, rank->size);
-  rank->body(rank);
-  return NULL;
-}
-
-static void run_ranks(int size, void (*body)(Rank *), void *argument) {
-  NVTEXCommunicatorConfig config = communicator_config("ep", 60);
-  NVTEXCommunicator comms[MOST] = {0};
-  nvtex_stream_synchronize(NULL);
-  create_ranks(size, &config, comms);
-  if (!EXPECT_OK()) return;
-  Rank ranks[MOST];
-  pthread_t threads[MOST];
-  for (int r = 0; r < size; r++) {
-    ranks[r] = (Rank){body, comms[r], r, size, argument};
-    if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-  destroy_ranks(size, comms);
-  EXPECT_OK();
-  unsigned bad = failed_checks();
-  CHECK(bad == 0, "%u checks of ranks failed", bad);
-}
-
 static void pass_of_rank(Rank *r) { run_pass(r->argument, r->comm); }
 
 // ---- Comparison
@@ -305,7 +270,7 @@ static void check_case(const Case *c) {
     free_gradients(&serial);
     return;
   }
-  run_ranks(c->ranks, pass_of_rank, &shared);
+  run_ranks(c->ranks, 60, pass_of_rank, &shared);
   compare(c, "y", c->dtype, shared.y, serial.y, all);
   compare(c, "dx", c->dtype, shared.dx, serial.dx, all);
   for (size_t l = 0; l < 2; l++) {
@@ -520,7 +485,7 @@ static void refusals(Rank *rank) {
 
 int main(int argc, char **argv) {
   test_begin(argc, argv);
-  if (case_begin("refusals")) run_ranks(2, refusals, NULL);
+  if (case_begin("refusals")) run_ranks(2, 60, refusals, NULL);
   cases();
   return test_end();
 }

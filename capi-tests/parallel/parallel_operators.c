@@ -4,46 +4,12 @@
 
 #include <pthread.h>
 
-#include "ranks.h"
+#include "threads.h"
 #include "transformer_engine/comm_gemm.h"
 #include "transformer_engine/ep.h"
 #include "transformer_engine/newton_schulz.h"
 
 enum { MOST = 4 };
-
-typedef struct Rank {
-  void (*body)(struct Rank *);
-  NVTEXCommunicator comm;
-  int rank, size;
-  const void *argument;
-} Rank;
-
-static void *thread_main(void *argument) {
-  Rank *rank = argument;
-  enter_rank(rank->rank, rank->size);
-  rank->body(rank);
-  return NULL;
-}
-
-static void run_ranks(int size, void (*body)(Rank *), const void *argument) {
-  NVTEXCommunicatorConfig config = communicator_config("ranks", 60);
-  NVTEXCommunicator comms[MOST] = {0};
-  nvtex_stream_synchronize(NULL);
-  create_ranks(size, &config, comms);
-  if (!EXPECT_OK()) return;
-  Rank ranks[MOST];
-  pthread_t threads[MOST];
-  for (int r = 0; r < size; r++) {
-    ranks[r] = (Rank){body, comms[r], r, size, argument};
-    if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-  nvte_ep_shutdown();
-  destroy_ranks(size, comms);
-  EXPECT_OK();
-  unsigned bad = failed_checks();
-  CHECK(bad == 0, "%u checks of ranks failed", bad);
-}
 
 static NVTETensor make(void *memory, NVTEDType dtype, NVTEShape shape) {
   NVTETensor t = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
@@ -330,7 +296,8 @@ static void test_experts(void) {
                       e->experts, e->topk, dtype_name(e->dtype), e->capacity)) {
         continue;
       }
-      run_ranks(size, experts, e);
+      run_ranks(size, 60, experts, (void *)e);
+      nvte_ep_shutdown();
     }
   }
 }
@@ -452,7 +419,7 @@ static void test_products(void) {
       if (!case_begin("%s: %d ranks, form %d, %s", kinds[kind], size, form, dtype_name(p.dtype))) {
         continue;
       }
-      run_ranks(size, product, &p);
+      run_ranks(size, 60, product, &p);
     }
   }
 }
@@ -544,7 +511,7 @@ static void test_newton_schulz(void) {
                       dtype_name(all[i].dtype))) {
         continue;
       }
-      run_ranks(size, newton_schulz, &all[i]);
+      run_ranks(size, 60, newton_schulz, (void *)&all[i]);
     }
   }
 }
@@ -567,6 +534,6 @@ int main(int argc, char **argv) {
   test_experts();
   test_products();
   test_newton_schulz();
-  if (case_begin("what is refused")) run_ranks(2, refusals, NULL);
+  if (case_begin("what is refused")) run_ranks(2, 60, refusals, NULL);
   return test_end();
 }

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 
 #include "../train/safetensors.h"
-#include "ranks.h"
+#include "threads.h"
 
 enum { MOST = 3, THREADS = 4, DIED = 99, IN = 24, MID = 40, OUT = 10, BATCH = 24, PARAMETERS = 4 };
 enum { WEIGHT1 = MID * IN, WEIGHT2 = OUT * MID, ALL = WEIGHT1 + MID + WEIGHT2 + OUT };
@@ -301,42 +301,6 @@ static void check_parameters(const float *got, const Reference *r, const char *w
   RANK_CHECK(error <= most, "%s: the parameters are off by %g, up to %g", what, error, worst);
 }
 
-// ---- n threads, each with its rank
-
-typedef void (*Body)(NVTEXCommunicator comm, int rank, int size);
-typedef struct Thread {
-  Body body;
-  NVTEXCommunicator comm;
-  int rank, size;
-} Thread;
-
-static void *thread_main(void *argument) {
-  Thread *t = argument;
-  enter_rank(t->rank, t->size);
-  t->body(t->comm, t->rank, t->size);
-  return NULL;
-}
-
-static void run_threads(int size, Body body) {
-  NVTEXCommunicatorConfig config = communicator_config("dp", 30);
-  NVTEXCommunicator comms[THREADS] = {0};
-  // A device may take longer to start than ranks wait for each other.
-  nvtex_stream_synchronize(NULL);
-  create_ranks(size, &config, comms);
-  if (!EXPECT_OK()) return;
-  Thread threads[THREADS];
-  pthread_t ids[THREADS];
-  for (int r = 0; r < size; r++) {
-    threads[r] = (Thread){body, comms[r], r, size};
-    if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
-  destroy_ranks(size, comms);
-  EXPECT_OK();
-  unsigned bad = failed_checks();
-  CHECK(bad == 0, "%u checks of ranks failed", bad);
-}
-
 // ---- Training against the reference
 
 static const NVTEXSharding kLevels[] = {NVTEX_SHARDING_NONE, NVTEX_SHARDING_OPTIMIZER,
@@ -344,7 +308,7 @@ static const NVTEXSharding kLevels[] = {NVTEX_SHARDING_NONE, NVTEX_SHARDING_OPTI
 
 static float g_result[THREADS][ALL];
 
-static void train(NVTEXCommunicator comm, int rank, int size) {
+static void train(NVTEXCommunicator comm, int rank) {
   Model m = begin(&g_setup, comm);
   size_t kept = 0;
   for (size_t p = 0; p < PARAMETERS; p++) {
@@ -358,7 +322,7 @@ static void train(NVTEXCommunicator comm, int rank, int size) {
     kept += count;
   }
   // No rank has all of what is divided.
-  if (g_setup.sharding == NVTEX_SHARDING_NONE || size == 1) {
+  if (g_setup.sharding == NVTEX_SHARDING_NONE || nvtex_communicator_size(comm) == 1) {
     RANK_CHECK(kept == ALL, "rank %d has %zu elements", rank, kept);
   } else {
     RANK_CHECK(kept < ALL, "rank %d has all elements", rank);
@@ -375,7 +339,7 @@ static void check_training(void) {
   for (int size = 1; size <= MOST; size++) {
     for (size_t level = 0; level < COUNT(kLevels); level++) {
       g_setup.sharding = kLevels[level];
-      run_threads(size, train);
+      run_threads(size, 30, train);
       reference_begin(&r);
       for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
       for (int rank = 0; rank < size; rank++) {
@@ -398,8 +362,7 @@ static void check_training(void) {
 }
 
 // One rank alone keeps gradients as they would travel, unless something is divided.
-static void train_narrow(NVTEXCommunicator comm, int rank, int size) {
-  (void)size;
+static void train_narrow(NVTEXCommunicator comm, int rank) {
   Model m = begin(&g_setup, comm);
   const bool whole = g_setup.sharding == NVTEX_SHARDING_NONE;
   for (size_t p = 0; p < PARAMETERS; p++) {
@@ -420,7 +383,7 @@ static void check_narrow(void) {
                     4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32, 0};
   for (size_t level = 0; level < 2; level++) {
     g_setup.sharding = kLevels[level];
-    run_threads(1, train_narrow);
+    run_threads(1, 30, train_narrow);
     reference_begin(&r);
     for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
     check_parameters(g_result[0], &r, level ? "divided" : "whole");
@@ -441,8 +404,7 @@ static void checkpoint(Model *m, const char *path, bool save) {
   (save ? nvtex_checkpoint_save : nvtex_checkpoint_load)(path, &config, NULL);
 }
 
-static void train_and_save(NVTEXCommunicator comm, int rank, int size) {
-  (void)size;
+static void train_and_save(NVTEXCommunicator comm, int rank) {
   Model m = begin(&g_setup, comm);
   for (int i = 0; i < 2; i++) step(&m);
   checkpoint(&m, g_path, true);
@@ -452,8 +414,7 @@ static void train_and_save(NVTEXCommunicator comm, int rank, int size) {
   end(&m);
 }
 
-static void load_and_go_on(NVTEXCommunicator comm, int rank, int size) {
-  (void)size;
+static void load_and_go_on(NVTEXCommunicator comm, int rank) {
   Model m = begin(&g_setup, comm);
   checkpoint(&m, g_path, false);
   RANK_OK(rank);
@@ -471,8 +432,7 @@ static const struct {
   size_t tp, dp;
 } kGrids[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
 
-static void train_on_grid(NVTEXCommunicator comm, int rank, int size) {
-  (void)size;
+static void train_on_grid(NVTEXCommunicator comm, int rank) {
   Model m = begin(&g_setup, comm);
   for (int i = 0; i < 3; i++) step(&m);
   read_parameters(&m, g_result[m.rank]);
@@ -506,12 +466,12 @@ static void check_checkpoints(void) {
   for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
   for (int from = 1; from <= MOST; from++) {
     g_setup.sharding = from == 2 ? NVTEX_SHARDING_FULL : NVTEX_SHARDING_OPTIMIZER;
-    run_threads(from, train_and_save);
+    run_threads(from, 30, train_and_save);
     memcpy(next, g_result[0], sizeof next);
     for (int to = 1; to <= MOST; to++) {
       for (size_t level = 0; level < COUNT(kLevels); level++) {
         g_setup.sharding = kLevels[level];
-        run_threads(to, load_and_go_on);
+        run_threads(to, 30, load_and_go_on);
         char what[64];
         snprintf(what, sizeof what, "from %d to %d ranks, sharding %d", from, to, g_setup.sharding);
         check_same_file(what);
@@ -538,16 +498,16 @@ static void check_grids(void) {
       g_setup.tp = kGrids[from].tp;
       g_setup.sharding = kLevels[level];
       memset(g_result, 0, sizeof g_result);
-      run_threads((int)(g_setup.tp * kGrids[from].dp), train_on_grid);
+      run_threads((int)(g_setup.tp * kGrids[from].dp), 30, train_on_grid);
       snprintf(what, sizeof what, "tp %zu dp %zu", g_setup.tp, kGrids[from].dp);
       for (size_t d = 0; d < kGrids[from].dp; d++) check_parameters(g_result[d], &r, what);
     }
-    run_threads((int)(g_setup.tp * kGrids[from].dp), train_and_save);
+    run_threads((int)(g_setup.tp * kGrids[from].dp), 30, train_and_save);
     for (size_t to = 0; to < COUNT(kGrids); to++) {
       g_setup.tp = kGrids[to].tp;
       g_setup.sharding = kLevels[(from + to) % COUNT(kLevels)];
       memset(g_result, 0, sizeof g_result);
-      run_threads((int)(g_setup.tp * kGrids[to].dp), load_and_go_on);
+      run_threads((int)(g_setup.tp * kGrids[to].dp), 30, load_and_go_on);
       snprintf(what, sizeof what, "from tp %zu dp %zu to tp %zu dp %zu", kGrids[from].tp,
                kGrids[from].dp, kGrids[to].tp, kGrids[to].dp);
       check_same_file(what);
@@ -560,8 +520,9 @@ static void check_grids(void) {
 
 // A layer of which ranks have several pieces of a weight: its file is the same on every grid, since
 // its initial values are.
-static void save_layer(NVTEXCommunicator comm, int rank, int size) {
+static void save_layer(NVTEXCommunicator comm, int rank) {
   NVTEXContext context = nvtex_context_create(NULL);
+  int size = nvtex_communicator_size(comm);
   NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .tp = (size_t)size};
   NVTEXGrid grid = nvtex_grid_create(comm, &sizes);
   nvtex_context_set_grid(context, grid);
@@ -599,13 +560,12 @@ static void check_pieces(void) {
   g_path = in_folder("first");
   g_other = in_folder("second");
   for (int size = 1; size <= 4; size *= 2) {
-    run_threads(size, save_layer);
+    run_threads(size, 30, save_layer);
     check_same_file("a layer on a grid");
   }
 }
 
-static void refused_on_grids(NVTEXCommunicator comm, int rank, int size) {
-  (void)size;
+static void refused_on_grids(NVTEXCommunicator comm, int rank) {
   Model m = begin(&g_setup, comm);
   NVTEXOptimizerConfig o;
   nvtex_optimizer_config_init(&o, sizeof o, NVTEX_UPDATE_MUON);
@@ -624,8 +584,7 @@ static void refused_on_grids(NVTEXCommunicator comm, int rank, int size) {
 
 // ---- What is refused, on all ranks
 
-static void refused(NVTEXCommunicator comm, int rank, int size) {
-  (void)size;
+static void refused(NVTEXCommunicator comm, int rank) {
   const bool odd = rank == 1;
   Model m = begin_modules(&g_setup, comm);
   NVTEXDataParallelConfig config = engine_config(&g_setup);
@@ -801,11 +760,11 @@ int main(int argc, char **argv) {
   if (case_begin("refused on grids")) {
     g_setup = (Setup){NVTEX_SHARDING_OPTIMIZER, ADAM};
     g_setup.tp = 2;
-    run_threads(4, refused_on_grids);
+    run_threads(4, 30, refused_on_grids);
   }
   if (case_begin("refused")) {
     g_setup = (Setup){NVTEX_SHARDING_OPTIMIZER, ADAM};
-    run_threads(3, refused);
+    run_threads(3, 30, refused);
   }
   folder_end();
   return test_end();
