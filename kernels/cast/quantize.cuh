@@ -119,15 +119,16 @@ NVTEXOutcome quantize_group(const NVTEXCast &q, cudaStream_t stream) {
   }
   args.end_tile = most_tiles(group, q.rows, q.cols);
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  auto blocks = static_cast<unsigned>(device.sm_count);
   if constexpr (!kLoopAlone<In, Scale, kSquare, kForm>) {
     const NVTEXOutcome first = launch_group<In, Scale, kSquare, kForm, false>(args, full, stream);
     if (uniform || first.status != NVTEX_BACKEND_OK) return first;
     args.first_tile = static_cast<uint32_t>(full);
+    blocks *= 2;
   }
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  return launch_group<In, Scale, kSquare, kForm, true>(args, static_cast<unsigned>(device.sm_count),
-                                                       stream);
+  return launch_group<In, Scale, kSquare, kForm, true>(args, blocks, stream);
 }
 
 template <class Scale, bool kSquare>

@@ -175,18 +175,18 @@ impl<'a> Build<'a> {
         Ok(memory)
     }
 
-    /// A grouped tensor whose members have `rows / members` rows each, as the device knows it.
-    fn group(&self, mode: i32, members: usize, rows: usize, cols: usize) -> Result<Grouped<'a>> {
-        let each = rows / members;
+    /// A grouped tensor whose members have these numbers of rows, which the device knows.
+    fn group(&self, mode: i32, sizes: &[usize], cols: usize) -> Result<Grouped<'a>> {
+        let (members, rows) = (sizes.len(), sizes.iter().sum());
         let array = |values: Vec<usize>| -> Result<Basic> {
             let memory = self.alloc(DType::I64, &[values.len()])?;
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
             self.machine.upload(memory.ptr, &bytes)?;
             Ok(memory)
         };
-        let offsets = (0..=members).map(|i| i * each * cols).collect();
+        let offsets = (0..=members).map(|i| sizes[..i].iter().sum::<usize>() * cols).collect();
         Ok(Grouped::new(self.api, mode, members, rows, cols)
-            .set(GroupedParam::FirstDims, &array(vec![each; members])?)
+            .set(GroupedParam::FirstDims, &array(sizes.to_vec())?)
             .set(GroupedParam::Offsets, &array(offsets)?))
     }
 
@@ -254,12 +254,17 @@ pub fn operators(kind: Kind) -> Vec<Case> {
             [(0, "fp8"), (BLOCKS_1D, "fp8 block 1x128"), (BLOCKS_2D, "fp8 block 128x128")]
         {
             let name = format!("group quantize {name} row+col, {members} members");
-            cases.push(group_quantize(&name, mode, members, rows, cols));
+            cases.push(group_quantize(&name, mode, vec![rows / members; members], cols));
         }
         let name = format!("group quantize mxfp8 row+col, {members} members");
-        cases.push(group_quantize(&name, MXFP8, members, rows, cols).alone());
+        cases.push(group_quantize(&name, MXFP8, vec![rows / members; members], cols).alone());
         let name = format!("group dequantize fp8 block 1x128, {members} members");
         cases.push(group_dequantize(&name, BLOCKS_1D, members, rows, cols));
+    }
+    for (mode, name) in [(0, "fp8"), (BLOCKS_1D, "fp8 block 1x128"), (MXFP8, "mxfp8")] {
+        let name = format!("group quantize {name} row+col, 64 uneven members");
+        let case = group_quantize(&name, mode, uneven(64, 2 * rows), cols / 2);
+        cases.push(if mode == MXFP8 { case.alone() } else { case });
     }
     let gemm = |dtype, m, n, k| Gemm { dtype, m, n, k, ..Gemm::default() };
     use DType::{Bf16, E4m3, F32};
@@ -519,13 +524,23 @@ fn dequantize_blocks(name: &str, mode: i32, colwise: bool, rows: usize, cols: us
     case.alone()
 }
 
-/// Casts rows of one width, split evenly among the members.
-fn group_quantize(name: &str, mode: i32, members: usize, rows: usize, cols: usize) -> Case {
+/// Numbers of rows of members, multiples of 32 up to nearly twice the mean.
+fn uneven(members: usize, rows: usize) -> Vec<usize> {
+    let each = rows / members;
+    let difference = |i: usize| 32 * (mix(i as u64 / 2) as usize % (each / 32));
+    (0..members)
+        .map(|i| if i % 2 == 0 { each + difference(i) } else { each - difference(i) })
+        .collect()
+}
+
+/// Casts rows of one width, which belong to members with these numbers of rows.
+fn group_quantize(name: &str, mode: i32, sizes: Vec<usize>, cols: usize) -> Case {
+    let (members, rows) = (sizes.len(), sizes.iter().sum());
     Case::new(name, bytes(rows, cols, 4, 2), move |b| {
         let (api, stream) = (b.api, b.stream());
-        let x = b.group(0, members, rows, cols)?;
+        let x = b.group(0, &sizes, cols)?;
         let x = x.set(GroupedParam::Rowwise, &b.random(DType::Bf16, &[rows * cols])?);
-        let mut y = b.group(mode, members, rows, cols)?;
+        let mut y = b.group(mode, &sizes, cols)?;
         let directions = [
             (GroupedParam::Rowwise, GroupedParam::RowwiseScaleInv, ["data", "scale_inv"]),
             (
@@ -539,10 +554,11 @@ fn group_quantize(name: &str, mode: i32, members: usize, rows: usize, cols: usiz
             let scales = match mode {
                 0 => b.floats(&vec![1.0; members])?,
                 _ => {
-                    let (dtype, scales, _) = block_layout(mode, i == 1, (rows / members, cols));
+                    let layout = |&rows: &usize| block_layout(mode, i == 1, (rows, cols));
                     // Members are narrower than the padding of the square blocks' scales.
-                    let len = members * scales[0] * scales[1].next_multiple_of(4);
-                    b.alloc(dtype, &[len])?
+                    let lens =
+                        sizes.iter().map(layout).map(|(_, s, _)| s[0] * s[1].next_multiple_of(4));
+                    b.alloc(layout(&rows).0, &[lens.sum()])?
                 }
             };
             y = y.set(data_param, &data).set(scale_param, &scales);
@@ -560,12 +576,13 @@ fn group_dequantize(name: &str, mode: i32, members: usize, rows: usize, cols: us
         let (api, stream) = (b.api, b.stream());
         let (dtype, scales, _) = block_layout(mode, false, (rows / members, cols));
         let scales = b.random(dtype, &[members * scales[0] * scales[1]])?;
+        let sizes = vec![rows / members; members];
         let x = b
-            .group(mode, members, rows, cols)?
+            .group(mode, &sizes, cols)?
             .set(GroupedParam::Rowwise, &b.random(DType::E4m3, &[rows * cols])?)
             .set(GroupedParam::RowwiseScaleInv, &scales);
         let data = b.output("data", DType::Bf16, &[rows * cols], Rule::Equal)?;
-        let y = b.group(0, members, rows, cols)?.set(GroupedParam::Rowwise, &data);
+        let y = b.group(0, &sizes, cols)?.set(GroupedParam::Rowwise, &data);
         Ok(Box::new(move || api.nvte_group_dequantize(x.h(), y.h(), stream)))
     })
 }

@@ -99,6 +99,7 @@ impl Experts {
     fn build<'a>(self, b: &Build<'a>, pass: Pass) -> Result<Call<'a>> {
         let Self { dtype, experts, tokens, inputs, outputs, scales } = self;
         let (api, stream) = (b.api, b.stream());
+        let sizes = vec![tokens / experts; experts];
         // `each`: scales of a member.
         let scaled = |group: Grouped<'a>, each: usize| match dtype {
             DType::E4m3 => {
@@ -120,13 +121,11 @@ impl Experts {
                 }
                 Scales::Mx => of_mx(tokens / experts, cols),
             };
-            let group = b.group(mode, experts, tokens, cols)?;
+            let group = b.group(mode, &sizes, cols)?;
             scaled(group.set(GroupedParam::Rowwise, data), each)
         };
         let results = |data: &Basic, cols| {
-            Ok::<_, anyhow::Error>(
-                b.group(0, experts, tokens, cols)?.set(GroupedParam::Rowwise, data),
-            )
+            Ok::<_, anyhow::Error>(b.group(0, &sizes, cols)?.set(GroupedParam::Rowwise, data))
         };
         let weights = |data: &Basic| {
             let (mode, each) = match scales {
