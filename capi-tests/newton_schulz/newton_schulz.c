@@ -125,6 +125,70 @@ static void test_orthogonal(NVTECusolverMpCtx *ctx, size_t rows, size_t cols) {
   }
 }
 
+// Entry i is the sum of values, half of them negative, divided by n, which is a power of two: a
+// matrix with the entries f[i ^ j] is symmetric and has these singular values.
+static double *spread(const double *values, size_t n) {
+  double *f = host_memory(n * sizeof *f);
+  for (size_t i = 0; i < n; i++) f[i] = values[i] / (double)n;
+  for (size_t half = 1; half < n; half *= 2) {
+    for (size_t i = 0; i < n; i++) {
+      if (i & half) continue;
+      const double a = f[i], b = f[i | half];
+      f[i] = a + b, f[i | half] = a - b;
+    }
+  }
+  return f;
+}
+
+// Matrices so large that CUDA multiplies tiles on and below the diagonals of Gram matrices alone,
+// the last ones divided along k. Signs of rows and columns are random, so that no tile equals
+// another. Where one side is twice the other, halves share what the other matrix has.
+static void test_large(NVTECusolverMpCtx *ctx, NVTEDType dtype, size_t times, bool tall) {
+  const size_t n = on_cuda() ? 4096 : 64, cols = n * times, numel = n * cols;
+  if (!case_begin("%s %zux%zu%s", dtype_name(dtype), n, cols, tall ? ", transposed" : "")) return;
+  double *values = host_memory(n * sizeof *values);
+  for (size_t i = 0; i < n; i++) values[i] = random_uniform(0.1, 0.9) * (random_below(2) ? 1 : -1);
+  double *signs = host_memory((n + cols) * sizeof *signs);
+  for (size_t i = 0; i < n + cols; i++) signs[i] = random_below(2) ? 1 : -1;
+  const double parts[] = {times == 1 ? 1.0 : 0.6, 0.8};
+  const double *f = spread(values, n);
+  void *x = host_memory(numel * dtype_size(dtype));
+  for (size_t r = 0; r < n; r++) {
+    for (size_t c = 0; c < cols; c++) {
+      put_value(dtype, x, tall ? c * n + r : r * cols + c,
+                signs[r] * signs[n + c] * parts[c / n] * f[r ^ c % n]);
+    }
+  }
+  for (size_t i = 0; i < COUNT(kQuintic); i += 3) {
+    const float *p = kQuintic + i;
+    for (size_t s = 0; s < n; s++) {
+      const double v = values[s];
+      values[s] = (double)p[0] * v + (double)p[1] * pow(v, 3) + (double)p[2] * pow(v, 5);
+    }
+  }
+  f = spread(values, n);
+  Buffer *data = buffer_from(x, numel * dtype_size(dtype), 0);
+  const size_t shape[] = {tall ? cols : n, tall ? n : cols};
+  nvte_newton_schulz(ctx, (int64_t)shape[0], (int64_t)shape[1],
+                     tensor(data->ptr, dtype, SHAPE(shape[0], shape[1])), 5, kQuintic, 15, NULL);
+  if (!EXPECT_OK()) return;
+  const void *got = buffer_read(data);
+  // Of tiles of 64 x 64, the worst one, so that a single wrong tile is seen.
+  double worst = 0;
+  for (size_t tile = 0; tile < numel / 4096; tile++) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < 4096; i++) {
+      const size_t r = tile / (cols / 64) * 64 + i / 64, c = tile % (cols / 64) * 64 + i % 64;
+      const double want = signs[r] * signs[n + c] * parts[c / n] * f[r ^ c % n];
+      const double d = get_value(dtype, got, tall ? c * n + r : r * cols + c) - want;
+      difference += d * d, norm += want * want;
+    }
+    const double distance = sqrt(difference / norm);
+    if (!(distance <= worst)) worst = distance;
+  }
+  CHECK(worst <= bound_of(dtype), "the distance of a tile is %g of it", worst);
+}
+
 static void test_create(void) {
   if (!case_begin("contexts")) return;
   const struct {
@@ -256,6 +320,9 @@ int main(int argc, char **argv) {
   test_orthogonal(ctx, 32, 48);
   test_orthogonal(ctx, 48, 32);
   test_orthogonal(ctx, 16, 100);
+  test_large(ctx, kNVTEBFloat16, 1, false);
+  test_large(ctx, kNVTEFloat16, 2, false);
+  test_large(ctx, kNVTEBFloat16, 2, true);
   test_wrong(ctx);
   test_threads(ctx);
   case_end();
