@@ -104,18 +104,41 @@ pub(super) fn for_each<A>(
 }
 
 vectorized! {
-    /// One step of Adam for a block: gradients (scaled), parameters and moments.
-    fn adam_block(a: &AdamArgs, g: &Block, p: &mut Block, m: &mut Block, v: &mut Block) {
+    /// One step of Adam: gradients, which are multiplied by `scale`, parameters and moments, which are as many.
+    fn adam_step(
+        a: &AdamArgs,
+        g: &[f32],
+        scale: f32,
+        p: &mut [f32],
+        m: &mut [f32],
+        v: &mut [f32],
+    ) {
         let (rest1, rest2) = (1.0 - a.beta1, 1.0 - a.beta2);
         let (inv_bias1, inv_bias2) = (1.0 / a.bias1, 1.0 / a.bias2);
-        for i in 0..BLOCK {
-            let g = if a.l2 { g[i] + a.weight_decay * p[i] } else { g[i] };
-            m[i] = a.beta1 * m[i] + rest1 * g;
-            v[i] = a.beta2 * v[i] + (rest2 * g) * g;
-            let u = (m[i] * inv_bias1) / ((v[i] * inv_bias2).sqrt() + a.epsilon);
-            let u = if a.l2 { u } else { u + a.weight_decay * p[i] };
-            p[i] -= a.lr * u;
+        for (((&g, p), m), v) in g.iter().zip(p).zip(m).zip(v) {
+            let g = g * scale;
+            let g = if a.l2 { g + a.weight_decay * *p } else { g };
+            *m = a.beta1 * *m + rest1 * g;
+            *v = a.beta2 * *v + (rest2 * g) * g;
+            let u = (*m * inv_bias1) / ((*v * inv_bias2).sqrt() + a.epsilon);
+            let u = if a.l2 { u } else { u + a.weight_decay * *p };
+            *p -= a.lr * u;
         }
+    }
+}
+
+/// A step where everything is float32: without copies, memory is read and written while square roots and quotients are
+/// computed.
+///
+/// # Safety
+/// The arguments have these buffers, of float32; the range belongs to one task.
+unsafe fn adam_in_place(data: &Data<AdamArgs>, scale: f32, range: Range<usize>) {
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
+    unsafe {
+        let all = [0, 1, 2, 3].map(|i| Buf::<f32>::new(data.at(i), range.end));
+        all.iter().for_each(|buffer| buffer.prefetch(range.end, BLOCK));
+        let [p, m, v] = [1, 2, 3].map(|i| all[i].slice_mut(range.start, range.len()));
+        adam_step(data.args, all[0].slice(range.start, range.len()), scale, p, m, v);
     }
 }
 
@@ -283,6 +306,20 @@ unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales, step: i32) {
     // SAFETY: FP8 parameters have these floats.
     let scale = if fp8 { unsafe { load(tensor.data[5].cast::<f32>()) } } else { None };
     let scale = scale.unwrap_or(1.0);
+    let grad_scale = scales.grad_scale.unwrap_or(1.0);
+    let is_float = |dtype| dtype == NVTEDType::kNVTEFloat32;
+    let a = data.args;
+    let in_place = a.master == AdamMaster::NVTEX_ADAM_NO_MASTER
+        && scales.stored.is_none()
+        && [a.grad_dtype, a.param_dtype, a.moment_dtype].into_iter().all(is_float);
+    if in_place {
+        for_each(&[data], |data, range| {
+            // SAFETY: the arguments have buffers of float32; a range belongs to one task.
+            unsafe { adam_in_place(data, grad_scale, range) };
+            0
+        });
+        return;
+    }
     let amax = for_each(&[data], |data, range| {
         let a = data.args;
         let [mut g, mut p, mut m, mut v] = [[0.0; BLOCK]; 4];
@@ -311,13 +348,12 @@ unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales, step: i32) {
                     }
                 }
             }
-            if let Some(scale) = scales.stored.or(scales.grad_scale) {
+            if let Some(scale) = scales.stored {
                 g.iter_mut().for_each(|g| *g *= scale);
-            }
-            if scales.stored.is_some() {
                 data.store(0, a.grad_dtype, range.clone(), &g);
             }
-            adam_block(a, &g, &mut p, &mut m, &mut v);
+            let rest = if scales.stored.is_some() { 1.0 } else { grad_scale };
+            adam_step(a, &g, rest, &mut p, &mut m, &mut v);
             if a.moment_dtype.is_fp8() {
                 let m_blocks = Blocks::new(data, (2, 5), range.clone());
                 let random = m_blocks.random(step);
