@@ -312,8 +312,13 @@ impl<'a> Shared<'a> {
     ) {
         // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
-            let scale = if rows.dtype.is_fp8() { load(tensor.scale).unwrap_or(1.0) } else { 1.0 };
-            self.raise(which, finish(x, factor, scale));
+            let cast = rows.dtype.is_fp8();
+            if self.fp8 || cast {
+                let scale = if cast { load(tensor.scale).unwrap_or(1.0) } else { 1.0 };
+                self.raise(which, finish(x, factor, scale));
+            } else if factor != 1.0 {
+                multiply(x, factor);
+            }
             rows.write(range, x);
         }
     }
@@ -352,28 +357,28 @@ impl Head<'_> {
         }
     }
 
-    /// Scores of the loaded rows and columns in `x`, -inf where they are not admissible.
+    /// Scores of rows and columns in `x`, -inf where they are not admissible. The rows are the loaded ones from number
+    /// `first` on.
     pub(super) fn scores(
         &self,
         scratch: &mut Scratch,
+        first: usize,
         rows: &Range<usize>,
         columns: &Range<usize>,
     ) {
         let (a, n, depth) = (self.shared.a, columns.len(), self.shared.a.dim_qk);
         let x = floats(&mut scratch.x, rows.len() * n);
-        let k = Matrix(&scratch.k, 1, depth);
-        product(x, (rows.len(), n, depth), Matrix(&scratch.q, depth, 1), k, false);
+        let (q, k) = (&scratch.q[first * depth..], Matrix(&scratch.k, 1, depth));
+        let update = Update::Set(self.shared.factors.scores);
+        product(x, (rows.len(), n, depth), Matrix(q, depth, 1), k, update);
         for (r, x) in rows.clone().zip(x.chunks_exact_mut(n)) {
-            match self.bias {
-                None => multiply(x, self.shared.factors.scores),
-                Some(bias) => {
-                    let row = floats(&mut scratch.row, n);
-                    let first = bias.first + r as i64 * bias.row + columns.start as i64;
-                    let bias = Rows { first, row: 0, dim: n, ..bias };
-                    // SAFETY: the bias has an element for every score.
-                    unsafe { bias.read(0..1, row) };
-                    multiply_add(x, self.shared.factors.scores, row);
-                }
+            if let Some(bias) = self.bias {
+                let row = floats(&mut scratch.row, n);
+                let first = bias.first + r as i64 * bias.row + columns.start as i64;
+                let bias = Rows { first, row: 0, dim: n, ..bias };
+                // SAFETY: the bias has an element for every score.
+                unsafe { bias.read(0..1, row) };
+                add(x, row);
             }
             if a.alibi {
                 add_slope(x, self.slope, columns.start as i64 - r as i64);
@@ -435,13 +440,24 @@ impl Head<'_> {
         for sweep in 0..sweeps {
             let last = sweep + 1 == sweeps;
             let mut stats = [0.0; ROWS];
+            if sweep == 1 {
+                for i in 0..m {
+                    let log = log_sum(most[i], sum[i]);
+                    stats[i] = if log == NEVER { 0.0 } else { log };
+                }
+            }
             for start in all.clone().step_by(COLS) {
                 let columns = start..(start + COLS).min(all.end);
                 let n = columns.len();
                 // SAFETY: the caller's promise of valid arguments.
                 unsafe { self.load_columns(scratch, &columns, last) };
-                self.scores(scratch, &inside, &columns);
-                for (i, x) in scratch.x.chunks_exact_mut(n).take(m).enumerate() {
+                // Rows at either end that see none of these columns have nothing of them.
+                let sees = |i: &usize| !self.seen(inside.start + i, &columns).is_empty();
+                let Some(first) = (0..m).find(sees) else { continue };
+                let end = (first..m).rfind(sees).map_or(first, |last| last + 1);
+                let part = inside.start + first..inside.start + end;
+                self.scores(scratch, first, &part, &columns);
+                for (i, x) in (first..end).zip(scratch.x.chunks_exact_mut(n)) {
                     if sweep == 0 {
                         let here = largest(x);
                         seen[i] = seen[i].max(here);
@@ -458,11 +474,7 @@ impl Head<'_> {
                             }
                         }
                     } else {
-                        if start == all.start {
-                            stats[i] = log_sum(most[i], sum[i]);
-                        }
-                        let shift = if stats[i] == NEVER { 0.0 } else { stats[i] };
-                        exponentials(x, shift);
+                        exponentials(x, stats[i]);
                     }
                     if last && a.dropout > 0.0 {
                         let weights = floats(&mut scratch.weights, n);
@@ -477,11 +489,12 @@ impl Head<'_> {
                     continue;
                 }
                 if shared.fp8 {
-                    let x = &mut scratch.x[..m * n];
+                    let x = &mut scratch.x[..part.len() * n];
                     shared.raise(0, round(a.q.dtype, x, shared.factors.p[0]));
                 }
-                let seen = |i: usize| self.seen(inside.start + i, &columns);
-                product_of_seen(&mut o, (m, v, n), Matrix(&scratch.x, n, 1), &scratch.v, seen);
+                let seen = |i: usize| self.seen(part.start + i, &columns);
+                let (o, x) = (&mut o[first * v..], Matrix(&scratch.x, n, 1));
+                product_of_seen(o, (part.len(), v, n), x, &scratch.v, seen);
             }
         }
         for (i, o) in o.chunks_exact_mut(v).take(m).enumerate() {

@@ -243,11 +243,11 @@ impl Head<'_> {
     ) {
         let (shared, a) = (self.shared, self.shared.a);
         let (m, n, v) = (rows.len(), columns.len(), a.dim_v);
-        self.scores(scratch, rows, columns);
+        self.scores(scratch, 0, rows, columns);
         floats(&mut scratch.dp, m * n);
         scratch.dp.truncate(m * n);
         let (d_o, values) = (Matrix(&scratch.d_o, v, 1), Matrix(&scratch.v, 1, v));
-        product(&mut scratch.dp, (m, n, v), d_o, values, false);
+        product(&mut scratch.dp, (m, n, v), d_o, values, Update::Set(1.0));
         let tiles = scratch.x.chunks_exact_mut(n).zip(scratch.dp.chunks_exact_mut(n));
         for (r, (x, dp)) in rows.clone().zip(tiles) {
             let at = shared.stats_at(&self.s, self.j, r);

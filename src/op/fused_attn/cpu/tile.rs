@@ -20,13 +20,21 @@ pub(super) fn floats(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a>(pub(super) &'a [f32], pub(super) usize, pub(super) usize);
 
-/// `to = a b`, or `to += a b`; `to` is `[m, n]`.
+/// What becomes of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Update {
+    /// It is multiplied by this number, and written.
+    Set(f32),
+    Add,
+}
+
+/// `to = alpha a b`, or `to += a b`; `to` is `[m, n]`.
 pub(super) fn product(
     to: &mut [f32],
     (m, n, k): (usize, usize, usize),
     a: Matrix,
     b: Matrix,
-    add: bool,
+    update: Update,
 ) {
     let covers = |x: &Matrix, rows: usize, cols: usize| {
         rows * cols == 0 || (rows - 1) * x.1 + (cols - 1) * x.2 < x.0.len()
@@ -40,8 +48,8 @@ pub(super) fn product(
             d_strides: (n, 1),
             a: (a.0.as_ptr(), a.1, a.2),
             b: (b.0.as_ptr(), b.1, b.2),
-            alpha: 1.0,
-            beta: if add { 1.0 } else { 0.0 },
+            alpha: if let Update::Set(alpha) = update { alpha } else { 1.0 },
+            beta: if let Update::Add = update { 1.0 } else { 0.0 },
         };
         product.run_here();
     }
@@ -59,7 +67,7 @@ pub(super) fn product_of_seen(
 ) {
     let x = &x[..n * width];
     if (0..m).all(|i| seen(i) == (0..n)) || x.iter().all(|x| x.is_finite()) {
-        return product(to, (m, width, n), weights, Matrix(x, width, 1), true);
+        return product(to, (m, width, n), weights, Matrix(x, width, 1), Update::Add);
     }
     let Matrix(values, row, column) = weights;
     for (i, to) in to.chunks_exact_mut(width).take(m).enumerate() {
@@ -136,10 +144,8 @@ vectorized! {
 }
 
 vectorized! {
-    pub(super) fn multiply_add(x: &mut [f32], factor: f32, added: &[f32]) {
-        for (x, &added) in x.iter_mut().zip(added) {
-            *x = *x * factor + added;
-        }
+    pub(super) fn add(x: &mut [f32], added: &[f32]) {
+        x.iter_mut().zip(added).for_each(|(x, &added)| *x += added);
     }
 }
 
