@@ -235,6 +235,9 @@ static void resume(void) {
   EXPECT_OK();
   next(other, 2);
   CHECK(position_of(other).batches == far.batches + 1, "position");
+  far.batches = UINT64_MAX;
+  nvtex_token_loader_seek(other, &far);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "position.batches: expected less than 2^63");
   NVTEXTokenLoader all[] = {loader, other, second, neighbour};
   for (size_t i = 0; i < COUNT(all); i++) nvtex_token_loader_destroy(all[i]);
 }

@@ -157,6 +157,10 @@ impl TokenLoader {
             );
             return Err(Error::argument("position", expected, got));
         }
+        // Checkpoints have it as a signed number, and the next batches are counted from here.
+        if i64::try_from(position.batches).is_err() {
+            return Err(Error::argument("position.batches", "less than 2^63", position.batches));
+        }
         Ok(())
     }
 
