@@ -100,7 +100,9 @@ def count_of(name, names):
         return f"num_{name}"
     if name in ("A_list", "C_list", "D_list"):
         return f"num_{name[0].lower()}_tensors"
-    return next((count for count in COUNTS if count in names), None)
+    # It has nothing to do with the scales beside the history.
+    counts = [count for count in COUNTS if count != "history_size" or name == "history"]
+    return next((count for count in counts if count in names), None)
 
 
 def arguments(function, parameters, structs):
