@@ -233,8 +233,8 @@ struct Dx<'a> {
     sum: Option<&'a GradSum<'a>>,
     /// The gradient of the output, if it comes from other ranks.
     rows: Rows<'a>,
-    /// The layer's input, if it comes from other ranks again.
-    input: Option<(&'a OwnRows, &'a Gathered<'a>)>,
+    /// The own rows of the layer's input, if others come from other ranks again.
+    input: Option<(&'a OwnRows, &'a Split)>,
     /// The derivatives of an activation, if that was applied before the layer: the gradient is that of its input.
     slopes: Option<Slopes<'a>>,
 }
@@ -1002,14 +1002,8 @@ impl Dense {
         if side == Side::Row {
             return self.backward_whole(run, tape, dy, dx);
         }
-        // An input whose other rows are those of other ranks is gathered again, beside the product that does not need it.
         let own = tape.own.as_ref().filter(|_| self.weight.grad.is_some());
-        let gather = |own: &OwnRows| {
-            let wanted = (For::Later, false);
-            Gathered::begin(run, &split, &own.quantizer, &own.rows.tensor, wanted)
-        };
-        let gathered = own.map(gather).transpose()?;
-        let input = own.zip(gathered.as_ref());
+        let input = own.map(|own| (own, &split));
         let Some(to) = dx.to else {
             return self.backward_whole(run, tape, dy, Dx { input, ..dx });
         };
@@ -1127,12 +1121,22 @@ impl Dense {
         };
         let grad = &grad.tensor;
         active.calibrate(run, Role::GradOutput, grad, shape)?;
+        // An input whose other rows are those of other ranks is gathered again, beside the product that does not need it. The
+        // layer behind may have computed the gradient, from rows that it gathered: they must not wait for these.
+        let input = match dx.input {
+            None => None,
+            Some((own, split)) => {
+                let (quantizer, rows) = (&own.quantizer, &own.rows.tensor);
+                let gathered = Gathered::begin(run, split, quantizer, rows, (For::Later, false))?;
+                Some((own, gathered))
+            }
+        };
         self.input_product(run, tape, grad, dx)?;
         if let Some(coming) = coming {
             coming.finish()?;
             sums.map_or(Ok(()), |sums| ops::sum_rows(run, grad, sums))?;
         }
-        if let Some((_, gathered)) = dx.input {
+        if let Some((_, gathered)) = &input {
             gathered.finish()?;
         }
         if let Some(sum) = dx.sum {
@@ -1140,7 +1144,7 @@ impl Dense {
         }
         if let Some(target) = &wgrad {
             let again;
-            let input = match dx.input {
+            let input = match &input {
                 None => &tape.input.tensor,
                 Some((own, gathered)) => {
                     again = self.input_again(run, tape, own, gathered.whole())?;
