@@ -100,7 +100,7 @@ def count_of(name, names):
         return f"num_{name}"
     if name in ("A_list", "C_list", "D_list"):
         return f"num_{name[0].lower()}_tensors"
-    # It has nothing to do with the scales beside the history.
+    # `history_size` counts the history, and not the scales that are passed beside it.
     counts = [count for count in COUNTS if count != "history_size" or name == "history"]
     return next((count for count in counts if count in names), None)
 

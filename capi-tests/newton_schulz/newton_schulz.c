@@ -125,8 +125,8 @@ static void test_orthogonal(NVTECusolverMpCtx *ctx, size_t rows, size_t cols) {
   }
 }
 
-// Entry i is the sum of values, half of them negative, divided by n, which is a power of two: a
-// matrix with the entries f[i ^ j] is symmetric and has these singular values.
+// The Walsh-Hadamard transform of n values, divided by n, which is a power of two. The matrix with
+// the entries f[i ^ j] is symmetric, and its singular values are the magnitudes of these values.
 static double *spread(const double *values, size_t n) {
   double *f = host_memory(n * sizeof *f);
   for (size_t i = 0; i < n; i++) f[i] = values[i] / (double)n;

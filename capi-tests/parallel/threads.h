@@ -4,6 +4,7 @@
 
 #include "ranks.h"
 
+// A rank of a communicator, which is a thread, and what the test gives it.
 typedef struct Rank {
   void (*body)(struct Rank *);
   NVTEXCommunicator comm;
@@ -41,7 +42,7 @@ static void run_ranks(int size, double limit, void (*body)(Rank *), void *argume
   CHECK(bad == 0, "%u checks of ranks failed", bad);
 }
 
-// The same for a body that needs less.
+// The same for a body that needs only its communicator and rank.
 typedef void (*Body)(NVTEXCommunicator world, int rank);
 
 static inline void call_body(Rank *r) { (*(const Body *)r->argument)(r->comm, r->rank); }

@@ -127,8 +127,8 @@ vectorized! {
     }
 }
 
-/// A step where everything is float32: without copies, memory is read and written while square roots and quotients are
-/// computed.
+/// A step where everything is float32. Without copies of blocks, square roots and quotients are computed while memory is
+/// read and written.
 ///
 /// # Safety
 /// The arguments have these buffers, of float32; the range belongs to one task.
