@@ -131,7 +131,7 @@ vectorized! {
 /// read and written.
 ///
 /// # Safety
-/// The arguments have these buffers, of float32; the range belongs to one task.
+/// The arguments have these buffers, of float32 and apart from each other; the range belongs to one task.
 unsafe fn adam_in_place(data: &Data<AdamArgs>, scale: f32, range: Range<usize>) {
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
@@ -309,12 +309,15 @@ unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales, step: i32) {
     let grad_scale = scales.grad_scale.unwrap_or(1.0);
     let is_float = |dtype| dtype == NVTEDType::kNVTEFloat32;
     let a = data.args;
-    let in_place = a.master == AdamMaster::NVTEX_ADAM_NO_MASTER
+    // Tensors of one place may be the same memory, which slices must not be.
+    let apart = (1..4).all(|i| !tensor.data[..i].contains(&tensor.data[i]));
+    let in_place = apart
+        && a.master == AdamMaster::NVTEX_ADAM_NO_MASTER
         && scales.stored.is_none()
         && [a.grad_dtype, a.param_dtype, a.moment_dtype].into_iter().all(is_float);
     if in_place {
         for_each(&[data], |data, range| {
-            // SAFETY: the arguments have buffers of float32; a range belongs to one task.
+            // SAFETY: the arguments have buffers of float32, which are apart; a range belongs to one task.
             unsafe { adam_in_place(data, grad_scale, range) };
             0
         });
