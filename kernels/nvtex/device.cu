@@ -223,6 +223,25 @@ int assumed_arch() {
 }
 #endif
 
+// Waits for the stream where a copy from or to memory that is not pinned would: the driver waits
+// with a lock of the device, which calls for another device of the process may need, maybe those of
+// another rank for which the stream waits. What it stages itself, up to 64 KiB to the device, does
+// not wait.
+cudaError_t wait_before_copy(const void *host, size_t bytes, NVTEXCopyKind kind,
+                             cudaStream_t stream) {
+  constexpr size_t kStaged = size_t{64} << 10;
+  if (kind == NVTEX_COPY_TO_DEVICE && bytes <= kStaged) return cudaSuccess;
+  cudaPointerAttributes found;
+  if (const cudaError_t error = cudaPointerGetAttributes(&found, host)) return error;
+  if (found.type != cudaMemoryTypeUnregistered) return cudaSuccess;
+  cudaStreamCaptureStatus capture;
+  if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
+  if (capture != cudaStreamCaptureStatusNone) return cudaSuccess;
+  // Another stream of the process may be being captured meanwhile.
+  RelaxedCapture relaxed;
+  return cudaStreamSynchronize(stream);
+}
+
 }  // namespace
 
 cudaError_t allow_shared(const void *kernel, size_t bytes) {
@@ -360,6 +379,12 @@ extern "C" NVTEXOutcome nvte_cuda_device_memcpy(void *dst, const void *src, size
   const cudaMemcpyKind direction = kind == NVTEX_COPY_TO_DEVICE ? cudaMemcpyHostToDevice
                                    : kind == NVTEX_COPY_TO_HOST ? cudaMemcpyDeviceToHost
                                                                 : cudaMemcpyDeviceToDevice;
+  if (kind != NVTEX_COPY_ON_DEVICE) {
+    const void *host = kind == NVTEX_COPY_TO_HOST ? dst : src;
+    if (const cudaError_t error = nvte::wait_before_copy(host, bytes, kind, stream)) {
+      return nvte::outcome(error);
+    }
+  }
   return nvte::outcome(cudaMemcpyAsync(dst, src, bytes, direction, stream));
 }
 
