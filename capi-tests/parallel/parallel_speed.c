@@ -1,8 +1,11 @@
 // What ranks gain that a launcher has started, on GPUs by NCCL or on the CPU by shared memory:
 // layers whose weights they share against the same layers on one rank, products beside what moves
-// for them, and attention over shared sequences. Skipped without a launcher.
+// for them, attention over shared sequences, and a model that they divide. Skipped without a
+// launcher.
 //
-//   nvtex-run -n 2 --gpus ./parallel_speed [layers] [products] [context]   (default: all)
+//   nvtex-run -n 2 --gpus ./parallel_speed [layers] [products] [context] [model [NUMBER]]
+//
+// The default is all of them; the number is that of the model's layers, 32 by default.
 //
 // NVTE_COMM_OVERLAP says what runs beside products; the library reads it once, so that each of its
 // values needs a run.
@@ -17,6 +20,7 @@ enum { ROUNDS = 5, MOST_STEPS = 20, MOST_PARAMETERS = 32 };
 
 static NVTEXCommunicator g_world;
 static int g_rank, g_size;
+static size_t g_layers = 32;
 
 typedef struct Timed {
   void (*body)(void *);
@@ -343,6 +347,106 @@ static void context(void) {
   }
 }
 
+// ---- A model that ranks divide fully
+
+// Llama-3.1-8B, or as much of it as memory has room for; the whole vocabulary on each rank.
+typedef struct Model {
+  size_t layers, hidden, ffn, heads, groups, vocabulary, length;
+} Model;
+
+// Operations of a training step for each token: 6 for each weight of a product and 12 for each pair
+// of a query and a key in each dimension, of which a causal mask leaves half.
+static double model_flops(Model m) {
+  const double h = (double)m.hidden, kv = h * (double)m.groups / (double)m.heads;
+  const double layer = 2 * h * h + 2 * h * kv + 3 * h * (double)m.ffn;
+  const double weights = (double)m.layers * layer + h * (double)m.vocabulary;
+  return 6 * weights + 6 * (double)m.layers * h * (double)m.length;
+}
+
+typedef struct Training {
+  NVTEXTrainer trainer;
+  NVTETensor inputs[3];
+  NVTEXStep step;
+  cudaStream_t stream;
+} Training;
+
+static void train_step(void *argument) {
+  const Training *t = argument;
+  nvtex_trainer_step(t->trainer, t->inputs, 3, &t->step, t->stream);
+  nvtex_stream_synchronize(t->stream);
+}
+
+static double time_model(Model m, bool fp8, float *loss) {
+  Training t = {.stream = nvtex_stream_create(), .step = {.struct_size = sizeof t.step}};
+  const NVTEXContext context = nvtex_context_create(NULL);
+  const NVTEXGridConfig all = {.struct_size = sizeof all};
+  const NVTEXGrid grid = nvtex_grid_create(g_world, &all);
+  nvtex_context_set_grid(context, grid);
+  const NVTEXRecipe recipe = new_recipe(fp8);
+  NVTEXLanguageModelConfig c;
+  nvtex_language_model_config_init(&c, sizeof c);
+  c.num_layers = m.layers, c.vocabulary_size = m.vocabulary, c.tied_embeddings = false;
+  c.workspace_limit = 1 << 30;
+  c.layer.hidden_size = m.hidden, c.layer.ffn_hidden_size = m.ffn;
+  c.layer.num_attention_heads = m.heads, c.layer.num_gqa_groups = m.groups;
+  c.layer.activation = SWIGLU, c.layer.norm_type = RMSNorm;
+  c.layer.bias = false, c.layer.dtype = kNVTEBFloat16;
+  const NVTEXModule model = nvtex_language_model_create(context, &c, t.stream);
+  RANK_OK(g_rank);
+  NVTEXDataParallelConfig ranks;
+  nvtex_data_parallel_config_init(&ranks, sizeof ranks);
+  ranks.sharding = NVTEX_SHARDING_FULL, ranks.wire_dtype = kNVTEBFloat16;
+  NVTEXTrainerConfig config;
+  nvtex_trainer_config_init(&config, sizeof config);
+  config.model = model, config.recipe = recipe, config.data_parallel = &ranks;
+  t.trainer = nvtex_trainer_create(context, &config, t.stream);
+  RANK_OK(g_rank);
+  int32_t *tokens = malloc(m.length * sizeof *tokens);
+  for (int i = 0; i < 3; i += 2) {
+    for (size_t k = 0; k < m.length; k++) {
+      tokens[k] = (int32_t)random_uniform(0, (double)m.vocabulary - 1);
+    }
+    t.inputs[i] = nvtex_array_create(kNVTEInt32, (size_t[]){1, m.length}, 2);
+    nvtex_array_set(t.inputs[i], tokens, m.length * sizeof *tokens, t.stream);
+  }
+  free(tokens);
+  const size_t angles[] = {m.length, 1, 1, m.hidden / m.heads};
+  t.step.rotary_frequencies = nvtex_array_create(kNVTEFloat32, angles, 4);
+  nvtex_rotary_frequencies(t.step.rotary_frequencies, NULL, t.stream);
+  const double time = seconds_of((Timed){train_step, &t});
+  *loss = nvtex_trainer_loss(t.trainer, t.stream);
+  nvtex_trainer_destroy(t.trainer);
+  nvtex_module_destroy(model);
+  nvtex_recipe_destroy(recipe);
+  nvtex_context_destroy(context);
+  nvtex_grid_destroy(grid);
+  for (int i = 0; i < 3; i += 2) nvtex_array_destroy(t.inputs[i]);
+  nvtex_array_destroy(t.step.rotary_frequencies);
+  nvtex_stream_destroy(t.stream);
+  RANK_OK(g_rank);
+  return time;
+}
+
+static void model(void) {
+  Model m = {g_layers, 4096, 14336, 32, 8, 128256, 8192};
+  if (!on_cuda()) m = (Model){2, 128, 256, 4, 2, 512, 64};
+  if (g_rank == 0) {
+    printf(
+        "Llama, %zu layers of %zu, vocabulary of %zu, divided fully, %zu tokens a rank: a step\n",
+        m.layers, m.hidden, m.vocabulary, m.length);
+  }
+  for (int fp8 = 0; fp8 < 2; fp8++) {
+    float loss;
+    const double time = time_model(m, fp8, &loss);
+    RANK_CHECK(isfinite(loss), "loss %g", loss);
+    if (g_rank) continue;
+    const double rate = (double)m.length / time;
+    printf("  %-8s %9.1f ms, %7.0f tokens/s and %4.0f TFLOP/s a rank, loss %.3f\n",
+           fp8 ? "delayed" : "BF16", time * 1e3, rate, rate * model_flops(m) * 1e-12, loss);
+    fflush(stdout);
+  }
+}
+
 int main(int argc, char **argv) {
   if (!getenv("RANK") && !getenv("OMPI_COMM_WORLD_RANK")) {
     printf("no launcher has started this program\n");
@@ -366,10 +470,13 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*body)(void);
-  } kParts[] = {{"layers", layers}, {"products", products}, {"context", context}};
+  } kParts[] = {{"layers", layers}, {"products", products}, {"context", context}, {"model", model}};
   for (size_t i = 0; i < COUNT(kParts); i++) {
     bool wanted = argc == 1;
-    for (int k = 1; k < argc; k++) wanted |= strcmp(argv[k], kParts[i].name) == 0;
+    for (int k = 1; k < argc; k++) {
+      wanted |= strcmp(argv[k], kParts[i].name) == 0;
+      if (atoi(argv[k]) > 0) g_layers = (size_t)atoi(argv[k]);
+    }
     if (wanted) kParts[i].body();
   }
   nvtex_communicator_destroy(g_world);
