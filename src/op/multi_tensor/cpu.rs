@@ -136,7 +136,6 @@ unsafe fn adam_in_place(data: &Data<AdamArgs>, scale: f32, range: Range<usize>) 
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         let all = [0, 1, 2, 3].map(|i| Buf::<f32>::new(data.at(i), range.end));
-        all.iter().for_each(|buffer| buffer.prefetch(range.end, BLOCK));
         let [p, m, v] = [1, 2, 3].map(|i| all[i].slice_mut(range.start, range.len()));
         adam_step(data.args, all[0].slice(range.start, range.len()), scale, p, m, v);
     }

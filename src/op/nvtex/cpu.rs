@@ -21,14 +21,25 @@ pub(crate) unsafe extern "C-unwind" fn device_properties(
     Outcome::OK
 }
 
+/// The size of huge pages, of which a translation of addresses covers as much memory as of 512 small ones, and the least
+/// memory that is worth some.
+const PAGE: usize = 2 << 20;
+const LARGE: usize = 4 * PAGE;
+
 pub(crate) unsafe extern "C-unwind" fn device_malloc(
     ptr: *mut *mut c_void,
     bytes: usize,
 ) -> Outcome {
     let mut memory = std::ptr::null_mut();
-    // SAFETY: 256 is a power of two and a multiple of the pointer size.
-    if unsafe { libc::posix_memalign(&mut memory, 256, bytes) } != 0 {
+    let large = bytes >= LARGE;
+    // SAFETY: both are powers of two and multiples of the pointer size.
+    if unsafe { libc::posix_memalign(&mut memory, if large { PAGE } else { 256 }, bytes) } != 0 {
         return Outcome::device_error(format!("out of host memory: {bytes} bytes"));
+    }
+    #[cfg(target_os = "linux")]
+    if large {
+        // SAFETY: the memory has these bytes. A kernel without such pages refuses, and nothing is lost.
+        unsafe { libc::madvise(memory, bytes, libc::MADV_HUGEPAGE) };
     }
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { ptr.write(memory) };
