@@ -264,7 +264,8 @@ pub fn operators(kind: Kind) -> Vec<Case> {
     for (mode, name) in [(0, "fp8"), (BLOCKS_1D, "fp8 block 1x128"), (MXFP8, "mxfp8")] {
         let name = format!("group quantize {name} row+col, 64 uneven members");
         let case = group_quantize(&name, mode, uneven(64, 2 * rows), cols / 2);
-        cases.push(if mode == MXFP8 { case.alone() } else { case });
+        // The other library's casts in blocks lose members that end inside of a block, and say so without end.
+        cases.push(if mode == 0 { case } else { case.alone() });
     }
     let gemm = |dtype, m, n, k| Gemm { dtype, m, n, k, ..Gemm::default() };
     use DType::{Bf16, E4m3, F32};
