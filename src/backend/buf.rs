@@ -55,7 +55,8 @@ impl<T: Copy> Buf<T> {
         let _ = (start, len);
     }
 
-    fn start(self, start: usize, len: usize) -> *mut T {
+    /// The address of a range, which lies in the buffer.
+    pub(crate) fn start(self, start: usize, len: usize) -> *mut T {
         assert!(start <= self.len && len <= self.len - start, "range of a caller's buffer");
         if len * size_of::<T>() == 0 {
             std::ptr::dangling_mut()

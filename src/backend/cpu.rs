@@ -122,7 +122,6 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
     let tile_cols = (area / rows.next_power_of_two().min(side)).min(cols.next_power_of_two());
     let tile_rows = (area / tile_cols).min(rows.next_power_of_two());
     let across = cols.div_ceil(tile_cols);
-    let large = is_large::<T>(rows * cols);
     let tile = |scratch: &mut (Vec<T>, Vec<T>), task: usize| {
         let (row, col) = (task / across * tile_rows, task % across * tile_cols);
         let (height, width) = (tile_rows.min(rows - row), tile_cols.min(cols - col));
@@ -143,12 +142,9 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
             }
             max = fill(row + r, col, &mut line[..width]).max(max);
         }
-        transpose_tile(from, to, tile_rows, tile_cols);
-        for (c, line) in to.chunks_exact(tile_rows).take(width).enumerate() {
-            // SAFETY: tiles write disjoint parts of the output.
-            let out = unsafe { output.slice_mut((col + c) * rows + row, height) };
-            copy_line(&line[..height], out, large);
-        }
+        let (sides, start) = ((tile_rows, tile_cols), col * rows + row);
+        // SAFETY: tiles write disjoint parts of the output.
+        unsafe { store_transposed((from, to), sides, (height, width), output, (start, rows)) };
         finish_lines();
         max
     };
@@ -163,6 +159,50 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
 /// cache that it could stay in until it is read.
 pub(crate) fn is_large<T>(numel: usize) -> bool {
     numel * size_of::<T>() >= 8 << 20
+}
+
+/// Writes a part of some rows and columns of a tile, transposed, to lines of an output; those of a large matrix as
+/// [`copy_line`] does. The second tile is scratch.
+///
+/// # Safety
+/// Nobody else uses these lines meanwhile, which lie in the output.
+pub(crate) unsafe fn store_transposed<T: Copy>(
+    (from, scratch): (&[T], &mut [T]),
+    (rows, cols): (usize, usize),
+    (height, width): (usize, usize),
+    output: Buf<T>,
+    (start, stride): (usize, usize),
+) {
+    let large = is_large::<T>(output.len());
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<T>() == 1
+        && vectors() == Vectors::Avx512
+        && height == rows
+        && rows.is_multiple_of(64)
+        && width.is_multiple_of(16)
+        && width > 0
+    {
+        assert!(from.len() == rows * cols && width <= cols, "a part of a tile");
+        // Not a slice: between these lines are those of other tiles.
+        let to = output.start(start, (width - 1) * stride + rows);
+        let stream = large && to.addr().is_multiple_of(64) && stride.is_multiple_of(64);
+        // SAFETY: the machine has the instructions, the lines end where the range does, and the caller's promise.
+        return unsafe {
+            x86::store_transposed(
+                from.as_ptr().cast(),
+                (rows, cols),
+                width,
+                (to.cast(), stride),
+                stream,
+            )
+        };
+    }
+    transpose_tile(from, scratch, rows, cols);
+    for (c, line) in scratch.chunks_exact(rows).take(width).enumerate() {
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        let to = unsafe { output.slice_mut(start + c * stride, height) };
+        copy_line(&line[..height], to, large);
+    }
 }
 
 /// Copies a line of a tile. Whole cache lines of a large matrix are written past the caches, which need not read them
@@ -271,6 +311,51 @@ mod x86 {
                     }
                     for (i, line) in lines.into_iter().enumerate() {
                         _mm256_storeu_si256(to.as_mut_ptr().add((c + i) * rows + r).cast(), line);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `to[c][r] = from[r][c]` of the first `width` columns of a tile, past the caches if `stream`.
+    ///
+    /// # Safety
+    /// The tile has `rows * cols` bytes; lines of `rows` bytes may be written, a stride apart, whose addresses are
+    /// multiples of 64 if `stream`. Rows are a multiple of 64, and the width is one of 16.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn store_transposed(
+        from: *const u8,
+        (rows, cols): (usize, usize),
+        width: usize,
+        (to, stride): (*mut u8, usize),
+        stream: bool,
+    ) {
+        for c in (0..width).step_by(16) {
+            for r in (0..rows).step_by(64) {
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                let at = |i: usize| unsafe { _mm_loadu_si128(from.add((r + i) * cols + c).cast()) };
+                // Each quarter of a vector has 16 rows.
+                let mut lines: [__m512i; 16] = std::array::from_fn(|i| {
+                    let x = _mm512_castsi128_si512(at(i));
+                    let x = _mm512_inserti32x4::<1>(x, at(i + 16));
+                    let x = _mm512_inserti32x4::<2>(x, at(i + 32));
+                    _mm512_inserti32x4::<3>(x, at(i + 48))
+                });
+                for _ in 0..4 {
+                    let pairs: [[__m512i; 2]; 16] = std::array::from_fn(|i| {
+                        let (a, b) = (lines[i / 2], lines[i / 2 + 8]);
+                        [_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)]
+                    });
+                    lines = std::array::from_fn(|i| pairs[i][i % 2]);
+                }
+                for (i, line) in lines.into_iter().enumerate() {
+                    // SAFETY: the caller keeps to the `# Safety` section of this function.
+                    unsafe {
+                        let to = to.add((c + i) * stride + r).cast();
+                        match stream {
+                            true => _mm512_stream_si512(to, line),
+                            false => _mm512_storeu_si512(to, line),
+                        }
                     }
                 }
             }

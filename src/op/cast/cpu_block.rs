@@ -7,7 +7,7 @@ use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{Cast, DequantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::{
-    copy_line, finish_lines, is_large, scale_of, transpose_tile, vectorized,
+    copy_line, finish_lines, is_large, scale_of, store_transposed, transpose_tile, vectorized,
 };
 use crate::backend::fp8::{self, BLOCK, By, Lines, OfColumns, OfRows};
 use crate::backend::memory::zeros;
@@ -457,12 +457,12 @@ impl<O: Element, S: Scale> Directions<O, S> {
         }
         for (direction, _) in self.each.iter().flatten() {
             if direction.layout.transposed {
-                transpose_tile(codes, turned, TILE, TILE);
-                for (line, col) in turned.chunks_exact(TILE).zip(tile.cols.clone()) {
-                    let start = col * direction.rows + tile.rows.start;
-                    // SAFETY: the elements are of this tile.
-                    let to = unsafe { direction.data.slice_mut(start, shape.0) };
-                    copy_line(&line[..shape.0], to, is_large::<O>(direction.data.len()));
+                let (start, stride) =
+                    (tile.cols.start * direction.rows + tile.rows.start, direction.rows);
+                // SAFETY: the elements are of this tile.
+                unsafe {
+                    let tiles = (&codes[..], &mut turned[..]);
+                    store_transposed(tiles, (TILE, TILE), shape, direction.data, (start, stride));
                 }
             } else if same {
                 for (row, line) in codes.chunks_exact(TILE).take(shape.0).enumerate() {
