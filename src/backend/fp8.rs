@@ -45,6 +45,16 @@ impl<T: Copy> Lines<T> {
         self.data.prefetch(self.start + ahead, cols);
     }
 
+    /// Where the tile after this one begins: at its right, or at the start of the rows below.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    fn next(&self, rows: usize) -> usize {
+        let col = self.start % self.stride;
+        match col + TILE < self.stride {
+            true => self.start + TILE,
+            false => self.start - col + rows * self.stride,
+        }
+    }
+
     /// # Safety
     /// As [`Buf::slice`].
     pub(crate) unsafe fn line<'a>(&self, row: usize, width: usize) -> &'a [T] {
@@ -112,7 +122,7 @@ pub(crate) fn decode_line<I: Element, O: Element>(input: &[I], by: f32, output: 
 
 /// Finds the ranks ([`Element::rank`]) of the largest magnitudes of a tile: of each `BLOCK` elements of the rows, and
 /// of those of the columns. Parts past the tile's columns keep theirs. If there is a copy, rows of the tile go there,
-/// in lines of `TILE`. False if this machine does not do it.
+/// in lines of `TILE`. None if this machine does not do it; else true if it has seen that all elements are finite.
 ///
 /// # Safety
 /// Nobody writes to the input's part meanwhile.
@@ -123,19 +133,19 @@ pub(crate) unsafe fn largest<V: Element>(
     of_rows: &mut [[V::Rank; TILE / BLOCK]; TILE],
     of_columns: &mut [[V::Rank; TILE]; TILE / BLOCK],
     copy: Option<&mut [V]>,
-) -> bool {
+) -> Option<bool> {
     #[cfg(target_arch = "x86_64")]
     if !V::FP8 && x86::is_here() {
         // SAFETY: the machine has the instructions, and the caller's promise.
-        unsafe { x86::largest(input, shape, of_rows, of_columns, copy) };
-        return true;
+        return Some(unsafe { x86::largest(input, shape, of_rows, of_columns, copy) });
     }
     let _ = (input, shape, of_rows, of_columns, copy);
-    false
+    None
 }
 
 /// Casts a tile of some rows and columns once or twice, by multipliers that [`encodes_by`] holds for and that have one
-/// sign. False if this machine does not do it.
+/// sign. `bounded`: no product is NaN or larger than the largest code by half a step. Meanwhile the next tile of the
+/// matrix that `ahead` is of is asked for. False if this machine does not do it.
 ///
 /// # Safety
 /// Nobody else uses the outputs' part meanwhile, nor writes to the input's.
@@ -145,14 +155,15 @@ pub(crate) unsafe fn encode_tile<V: Element, O: Element>(
     shape: (usize, usize),
     by_rows: Option<(&OfRows, Lines<O>)>,
     by_columns: Option<(&OfColumns, Lines<O>)>,
+    (bounded, ahead): (bool, Option<&Lines<V>>),
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if O::FP8 && !V::FP8 && x86::is_here() {
         // SAFETY: the machine has the instructions, and the caller's promise.
-        unsafe { x86::encode_tile(input, shape, by_rows, by_columns) };
+        unsafe { x86::encode_tile(input, shape, by_rows, by_columns, (bounded, ahead)) };
         return true;
     }
-    let _ = (input, shape, by_rows, by_columns);
+    let _ = (input, shape, by_rows, by_columns, bounded, ahead);
     false
 }
 
@@ -295,14 +306,15 @@ mod x86 {
         let shift = 23 - mant;
         let [least_normal, most] =
             [least, most].map(|bits| _mm256_castsi256_ps(_mm256_set1_epi32(bits)));
+        let steps = _mm256_castsi256_ps(_mm256_set1_epi32((127 + shift) << 23));
         let mut words = [_mm256_setzero_si256(); 4];
         for (i, word) in words.iter_mut().enumerate() {
             // If the first operand is NaN, the second one is the result.
             let x = _mm256_min_ps(_mm256_mul_ps(x.magnitudes[i], by[i]), most);
             let at_least = _mm256_castps_si256(_mm256_max_ps(x, least_normal));
             let binade = _mm256_and_si256(at_least, _mm256_set1_epi32(0x7F80_0000));
-            let magic = _mm256_add_epi32(binade, _mm256_set1_epi32(shift << 23));
-            let sum = _mm256_castps_si256(_mm256_add_ps(x, _mm256_castsi256_ps(magic)));
+            let binade = _mm256_castsi256_ps(binade);
+            let sum = _mm256_castps_si256(_mm256_fmadd_ps(binade, steps, x));
             // The steps go below the exponent of the upper half, whose lowest bit is that of 2^7.
             *word = _mm256_madd_epi16(sum, _mm256_set1_epi32(1 << 16 | 1 << (7 - mant)));
         }
@@ -353,218 +365,7 @@ mod x86 {
         unsafe { if stream { _mm256_stream_si256(to, x) } else { _mm256_storeu_si256(to, x) } }
     }
 
-    /// Casts in vectors of 64 bytes, on machines that have AVX-512: the same steps on twice the elements. They take the
-    /// first elements of a line, as many as fill vectors of codes, by multipliers that are not negative.
-    mod wide {
-        use super::*;
-
-        /// Elements of a vector of codes.
-        pub const WIDTH: usize = 2 * BLOCK;
-
-        /// How many of a line's elements are cast here.
-        pub fn share<V: Element>(len: usize, by: f32) -> usize {
-            let known = matches!(V::DTYPE, kNVTEBFloat16 | kNVTEFloat32);
-            if known && vectors() == Vectors::Avx512 && by >= 0.0 { len / WIDTH * WIDTH } else { 0 }
-        }
-
-        /// Puts the multipliers of `BLOCK` elements in the order of two vectors of floats.
-        pub fn order<V: Element>(natural: &[f32]) -> [f32; BLOCK] {
-            match V::DTYPE {
-                // Unpacking takes the lower and the upper half of each 8 elements.
-                kNVTEBFloat16 => from_fn(|i| natural[i % 16 / 4 * 8 + i / 16 * 4 + i % 4]),
-                _ => from_fn(|i| natural[i]),
-            }
-        }
-
-        /// Two vectors of multipliers in that order.
-        ///
-        /// # Safety
-        /// There are `BLOCK` floats.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        pub unsafe fn pair(by: *const f32) -> [__m512; 2] {
-            // SAFETY: the caller keeps to the `# Safety` section of this function.
-            unsafe { [_mm512_loadu_ps(by), _mm512_loadu_ps(by.add(16))] }
-        }
-
-        /// The codes of magnitudes times multipliers, in 16 bits each, in the order of packing.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        fn codes<O: Element>(magnitudes: [__m512; 2], by: [__m512; 2]) -> __m512i {
-            let (mant, least, most) = const { format::<O>() };
-            let shift = 23 - mant;
-            let [least_normal, most] =
-                [least, most].map(|bits| _mm512_castsi512_ps(_mm512_set1_epi32(bits)));
-            let [low, high] = from_fn(|i| {
-                // If the first operand is NaN, the second one is the result.
-                let x = _mm512_min_ps(_mm512_mul_ps(magnitudes[i], by[i]), most);
-                let at_least = _mm512_castps_si512(_mm512_max_ps(x, least_normal));
-                let binade = _mm512_and_si512(at_least, _mm512_set1_epi32(0x7F80_0000));
-                let magic = _mm512_add_epi32(binade, _mm512_set1_epi32(shift << 23));
-                let sum = _mm512_castps_si512(_mm512_add_ps(x, _mm512_castsi512_ps(magic)));
-                _mm512_madd_epi16(sum, _mm512_set1_epi32(1 << 16 | 1 << (7 - mant)))
-            });
-            let zero = _mm512_set1_epi16(((least >> 16) + (shift << 7)) as i16);
-            let words = _mm512_sub_epi16(_mm512_packus_epi32(low, high), zero);
-            if mant == 3 { _mm512_srli_epi16::<4>(words) } else { _mm512_srli_epi16::<5>(words) }
-        }
-
-        /// The codes of `BLOCK` elements, in 16 bits each; raises the largest magnitudes, which are of the elements' type.
-        ///
-        /// # Safety
-        /// The elements are there.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        unsafe fn block<V: Element, O: Element>(
-            from: *const V,
-            by: [__m512; 2],
-            largest: &mut __m512i,
-        ) -> __m512i {
-            let sign = _mm512_set1_epi16(0x80);
-            if V::DTYPE == kNVTEBFloat16 {
-                // SAFETY: the caller keeps to the `# Safety` section of this function.
-                let x = unsafe { _mm512_loadu_si512(from.cast()) };
-                let magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
-                let number = _mm512_cmple_epi16_mask(magnitude, _mm512_set1_epi16(0x7F80));
-                *largest = _mm512_mask_max_epi16(*largest, number, *largest, magnitude);
-                let zero = _mm512_setzero_si512();
-                let halves = [
-                    _mm512_unpacklo_epi16(zero, magnitude),
-                    _mm512_unpackhi_epi16(zero, magnitude),
-                ];
-                let codes = codes::<O>(halves.map(|x| _mm512_castsi512_ps(x)), by);
-                let signs = _mm512_srli_epi16::<8>(x);
-                let codes = _mm512_ternarylogic_epi32::<0xF8>(codes, signs, sign);
-                return _mm512_mask_mov_epi16(_mm512_set1_epi16(0x7F), number, codes);
-            }
-            // SAFETY: the caller keeps to the `# Safety` section of this function.
-            let x = unsafe {
-                [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast())]
-            };
-            // A bit above those of the signs and exponents.
-            let nan = _mm512_set1_epi32(0x100);
-            let mut signs = [nan; 2];
-            let mut magnitudes = [_mm512_setzero_ps(); 2];
-            for i in 0..2 {
-                let magnitude = _mm512_and_si512(x[i], _mm512_set1_epi32(0x7FFF_FFFF));
-                let number = _mm512_cmple_epi32_mask(magnitude, _mm512_set1_epi32(0x7F80_0000));
-                *largest = _mm512_mask_max_epi32(*largest, number, *largest, magnitude);
-                signs[i] = _mm512_mask_srli_epi32::<24>(nan, number, x[i]);
-                magnitudes[i] = _mm512_castsi512_ps(magnitude);
-            }
-            let codes = codes::<O>(magnitudes, by);
-            let signs = _mm512_packus_epi32(signs[0], signs[1]);
-            let nans = _mm512_test_epi16_mask(signs, _mm512_set1_epi16(0x100));
-            let codes = _mm512_ternarylogic_epi32::<0xF8>(codes, signs, sign);
-            _mm512_mask_mov_epi16(codes, nans, _mm512_set1_epi16(0x7F))
-        }
-
-        /// Casts `WIDTH` elements by the multipliers of each half of them.
-        ///
-        /// # Safety
-        /// The elements are there, and so is room for the codes, whose address is aligned if `stream`.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        pub unsafe fn encode<V: Element, O: Element>(
-            from: *const V,
-            by: [[__m512; 2]; 2],
-            largest: &mut __m512i,
-            to: *mut O,
-            stream: bool,
-        ) {
-            // SAFETY: the caller keeps to the `# Safety` section of this function.
-            unsafe {
-                let low = block::<V, O>(from, by[0], largest);
-                let high = block::<V, O>(from.add(BLOCK), by[1], largest);
-                let packed = _mm512_packus_epi16(low, high);
-                let codes = match V::DTYPE {
-                    kNVTEBFloat16 => {
-                        let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-                        _mm512_permutexvar_epi64(order, packed)
-                    }
-                    _ => {
-                        let order =
-                            _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-                        _mm512_permutexvar_epi32(order, packed)
-                    }
-                };
-                match stream {
-                    true => _mm512_stream_si512(to.cast(), codes),
-                    false => _mm512_storeu_si512(to.cast(), codes),
-                }
-            }
-        }
-
-        /// Casts the elements of a line by one multiplier; the bits of their amax.
-        ///
-        /// # Safety
-        /// Both have `len` elements, whole vectors of codes.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        pub unsafe fn encode_line<V: Element, O: Element>(
-            from: *const V,
-            len: usize,
-            by: f32,
-            to: *mut O,
-        ) -> u32 {
-            let by = [[_mm512_set1_ps(by); 2]; 2];
-            let mut largest = _mm512_setzero_si512();
-            for at in (0..len).step_by(WIDTH) {
-                // SAFETY: the caller keeps to the `# Safety` section of this function.
-                unsafe { encode(from.add(at), by, &mut largest, to.add(at), false) };
-            }
-            if V::DTYPE == kNVTEBFloat16 {
-                let odd = _mm512_and_si512(largest, _mm512_set1_epi32(0xFFFF_0000u32 as i32));
-                largest = _mm512_max_epu32(_mm512_slli_epi32::<16>(largest), odd);
-            }
-            _mm512_reduce_max_epu32(largest)
-        }
-
-        /// Casts the first `len` elements of a row of a tile by the multipliers of its blocks.
-        ///
-        /// # Safety
-        /// As [`encode_line`]; the address of the codes is aligned if `stream`.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        pub unsafe fn encode_row<V: Element, O: Element>(
-            from: *const V,
-            len: usize,
-            by: &[f32; TILE / BLOCK],
-            to: *mut O,
-            stream: bool,
-        ) {
-            let mut largest = _mm512_setzero_si512();
-            for (i, by) in by.as_chunks::<2>().0[..len / WIDTH].iter().enumerate() {
-                let by = by.map(|by| [_mm512_set1_ps(by); 2]);
-                // SAFETY: the caller keeps to the `# Safety` section of this function.
-                unsafe {
-                    let (from, to) = (from.add(i * WIDTH), to.add(i * WIDTH));
-                    encode(from, by, &mut largest, to, stream);
-                }
-            }
-        }
-
-        /// As [`encode_row`] by multipliers of the elements in [`order`].
-        ///
-        /// # Safety
-        /// As [`encode_row`].
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        pub unsafe fn encode_row_by_columns<V: Element, O: Element>(
-            from: *const V,
-            len: usize,
-            by: &[f32; TILE],
-            to: *mut O,
-            stream: bool,
-        ) {
-            let mut largest = _mm512_setzero_si512();
-            for (i, by) in by.as_chunks::<WIDTH>().0[..len / WIDTH].iter().enumerate() {
-                // SAFETY: the caller keeps to the `# Safety` section of this function.
-                unsafe {
-                    let by = [pair(by.as_ptr()), pair(by.as_ptr().add(BLOCK))];
-                    let (from, to) = (from.add(i * WIDTH), to.add(i * WIDTH));
-                    encode(from, by, &mut largest, to, stream);
-                }
-            }
-        }
-    }
+    mod wide;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn encode_line<V: Element, O: Element>(input: &[V], by: f32, output: &mut [O]) -> u32 {
@@ -654,15 +455,47 @@ mod x86 {
         shape: (usize, usize),
         by_rows: Option<(&OfRows, Lines<O>)>,
         by_columns: Option<(&OfColumns, Lines<O>)>,
+        (bounded, ahead): (bool, Option<&Lines<V>>),
     ) {
-        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        // Each pass asks for its share of the next tile.
+        let passes = usize::from(by_rows.is_some()) + usize::from(by_columns.is_some());
+        let share = TILE / passes.max(1);
+        let ahead = ahead.map(|lines| (lines.data, lines.next(shape.0), lines.stride));
+        let next = |pass: usize| {
+            move |row: usize| {
+                if let Some((data, start, stride)) = ahead {
+                    data.prefetch(start + row * stride + pass * share, share);
+                }
+            }
+        };
+        let positive = by_rows.is_none_or(|(by, _)| by[0][0] > 0.0)
+            && by_columns.is_none_or(|(by, _)| by[0][0] > 0.0);
+        let in_wide = positive && shape.1 == TILE && wide::share::<V>(TILE, 1.0) == TILE;
+        // One after the other: lines that two outputs have by turns are written more slowly.
+        // SAFETY: the caller keeps to the `# Safety` section of this function; the machine has the instructions.
         unsafe {
-            // One after the other: lines that two outputs have by turns are written more slowly.
             if let Some((by, to)) = by_rows {
-                encode_rows(input, shape, by, to);
+                match (in_wide, bounded) {
+                    (true, true) => {
+                        wide::encode_by_rows::<V, O, true>(input, shape.0, by, &to, next(0))
+                    }
+                    (true, false) => {
+                        wide::encode_by_rows::<V, O, false>(input, shape.0, by, &to, next(0))
+                    }
+                    (false, _) => encode_rows(input, shape, by, to),
+                }
             }
             if let Some((by, to)) = by_columns {
-                encode_columns(input, shape, by, to);
+                let next = next(passes - 1);
+                match (in_wide, bounded) {
+                    (true, true) => {
+                        wide::encode_by_columns::<V, O, true>(input, shape.0, by, &to, next)
+                    }
+                    (true, false) => {
+                        wide::encode_by_columns::<V, O, false>(input, shape.0, by, &to, next)
+                    }
+                    (false, _) => encode_columns(input, shape, by, to),
+                }
             }
         }
     }
@@ -736,7 +569,21 @@ mod x86 {
         of_rows: &mut [[V::Rank; TILE / BLOCK]; TILE],
         of_columns: &mut [[V::Rank; TILE]; TILE / BLOCK],
         mut copy: Option<&mut [V]>,
-    ) {
+    ) -> bool {
+        if size_of::<V>() == 2
+            && cols == TILE
+            && rows.is_multiple_of(8)
+            && vectors() == Vectors::Avx512
+        {
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            let found =
+                unsafe { wide::largest(input, rows, of_rows, of_columns, copy.as_deref_mut()) };
+            if let Some(finite) = found {
+                return finite;
+            }
+            *of_rows = [[V::OF_ZERO; TILE / BLOCK]; TILE];
+            *of_columns = [[V::OF_ZERO; TILE]; TILE / BLOCK];
+        }
         for (row, of_row) in of_rows[..rows].iter_mut().enumerate() {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let line = unsafe { input.line(row, cols) };
@@ -787,6 +634,7 @@ mod x86 {
                 }
             }
         }
+        false
     }
 
     /// The largest ranks of `BLOCK` 16-bit elements each of a row of `TILE`, to the four numbers at the last address;
@@ -1096,7 +944,13 @@ mod tests {
             let done = unsafe {
                 let to = (lines(&mut one, large), lines(&mut other, large));
                 let from = lines(&mut input, false);
-                encode_tile(&from, shape, Some((&rows, to.0)), Some((&columns, to.1)))
+                encode_tile(
+                    &from,
+                    shape,
+                    Some((&rows, to.0)),
+                    Some((&columns, to.1)),
+                    (false, None),
+                )
             };
             if !done {
                 return;
@@ -1112,6 +966,74 @@ mod tests {
                     assert!(same(got.0[r][c], want), "{:e} * {by:e}", element(r, c).to_f32());
                 }
             }
+        }
+    }
+
+    /// Elements of all exponents by multipliers that bring the largest of each block to the format's.
+    fn check_bounded<V: Element, O: Element>(shape: (usize, usize), pow2: bool) {
+        let element = |r: usize, c: usize| {
+            let bits = (r * TILE + c).wrapping_mul(0x9E37_79B9) >> 7 & 0xFFFF;
+            // Zeros, and magnitudes from subnormal numbers to 2^127.
+            let wide = if bits.is_multiple_of(31) { bits & 0x8000 } else { bits };
+            let exponent =
+                if r.is_multiple_of(3) { wide & 0x7F80 } else { 0x3B00 + (wide & 0x380) };
+            f32::from_bits(
+                ((wide & 0x807F | exponent.min(0x7F00)) as u32 * u32::from(wide & 0x7FFF != 0))
+                    << 16,
+            )
+        };
+        let tile = std::array::from_fn(|r| std::array::from_fn(|c| V::from_f32(element(r, c))));
+        let mut input = Box::new(Aligned(tile));
+        let by = |amax: f32| {
+            let by = if amax > 0.0 { O::DTYPE.fp8_max() / amax } else { 1.0 };
+            let by = by.min(f32::MAX);
+            if pow2 {
+                f32::from_bits(by.to_bits() & 0xFF80_0000).max(f32::MIN_POSITIVE)
+            } else {
+                by
+            }
+        };
+        let amax = |rows: [usize; 2], cols: [usize; 2]| {
+            let each = (rows[0]..rows[1]).flat_map(|r| (cols[0]..cols[1]).map(move |c| (r, c)));
+            each.map(|(r, c)| element(r, c).abs()).fold(0.0, f32::max)
+        };
+        let rows: OfRows = std::array::from_fn(|r| {
+            std::array::from_fn(|i| by(amax([r, r + 1], [i * BLOCK, (i + 1) * BLOCK])))
+        });
+        let columns: OfColumns = std::array::from_fn(|i| {
+            std::array::from_fn(|c| by(amax([i * BLOCK, (i + 1) * BLOCK], [c, c + 1])))
+        });
+        let empty = || Box::new(Aligned([[O::default(); TILE]; TILE]));
+        let (mut one, mut other) = (empty(), empty());
+        // SAFETY: the tiles are of this test alone.
+        let done = unsafe {
+            let (from, to) =
+                (lines(&mut input, false), (lines(&mut one, true), lines(&mut other, false)));
+            let plan = (true, Some(&from));
+            encode_tile(&from, shape, Some((&rows, to.0)), Some((&columns, to.1)), plan)
+        };
+        if !done {
+            return;
+        }
+        crate::backend::cpu::finish_lines();
+        for (r, c) in (0..shape.0).flat_map(|r| (0..shape.1).map(move |c| (r, c))) {
+            for (got, by) in [(&one, rows[r][c / BLOCK]), (&other, columns[r / BLOCK][c])] {
+                let want = O::from_f32(element(r, c) * by).to_f32();
+                let got = got.0[r][c].to_f32();
+                assert_eq!(got.to_bits(), want.to_bits(), "{:e} * {by:e}", element(r, c));
+            }
+        }
+    }
+
+    #[test]
+    fn bounded_tiles_are_encoded_as_the_scalar_code_does() {
+        for (shape, pow2) in
+            [((128, 128), false), ((128, 128), true), ((40, 128), true), ((40, 96), true)]
+        {
+            check_bounded::<BF16, E4M3>(shape, pow2);
+            check_bounded::<BF16, E5M2>(shape, pow2);
+            check_bounded::<F32, E4M3>(shape, pow2);
+            check_bounded::<F32, E5M2>(shape, pow2);
         }
     }
 

@@ -256,42 +256,47 @@ struct Maxima {
 
 impl Maxima {
     const NONE: Self = Self { rows: [[0; TILE / BLOCK]; TILE], columns: [[0; TILE]; TILE / BLOCK] };
+}
 
-    /// Those of blocks, row by row; past the edges of the matrix they are 0.
-    fn of_blocks(&self, (height, width): (usize, usize), blocks: &mut [u32; MOST_BLOCKS]) {
-        // The numbers themselves, if blocks are the smallest ones.
-        if (height, width) == (1, BLOCK) {
-            blocks.copy_from_slice(self.rows.as_flattened());
-            return;
-        }
-        if (height, width) == (BLOCK, 1) {
-            blocks.copy_from_slice(self.columns.as_flattened());
-            return;
-        }
+vectorized! {
+    /// The maxima of blocks, row by row; past the edges of the matrix they are 0.
+    fn largest_of(
+        maxima: &Maxima,
+        block: (usize, usize),
+        blocks: &mut [u32; MOST_BLOCKS],
+    ) {
+        let (height, width) = block;
         let across = TILE / width;
         let largest = |of: &[u32]| of.iter().fold(0, |most: u32, &x| most.max(x));
-        if (height, width) == (1, TILE) {
-            blocks.iter_mut().zip(&self.rows).for_each(|(to, from)| *to = largest(from));
-            return;
-        }
-        if height == 1 {
-            for (to, from) in blocks.chunks_exact_mut(across).zip(&self.rows) {
-                for (to, from) in to.iter_mut().zip(from.chunks_exact(width / BLOCK)) {
-                    *to = largest(from);
+        match (height, width) {
+            // The numbers themselves, if blocks are the smallest ones.
+            (1, BLOCK) => blocks.copy_from_slice(maxima.rows.as_flattened()),
+            (BLOCK, 1) => blocks.copy_from_slice(maxima.columns.as_flattened()),
+            (1, TILE) => {
+                for (to, from) in blocks.iter_mut().zip(&maxima.rows) {
+                    *to = from[0].max(from[1]).max(from[2].max(from[3]));
                 }
             }
-            return;
-        }
-        let bands = self.columns.chunks_exact(height / BLOCK);
-        for (to, bands) in blocks.chunks_exact_mut(across).zip(bands) {
-            to.fill(0);
-            for band in bands {
-                if width == 1 {
-                    to.iter_mut().zip(band).for_each(|(to, &from)| *to = from.max(*to));
-                    continue;
+            (1, _) => {
+                for (to, from) in blocks.chunks_exact_mut(across).zip(&maxima.rows) {
+                    for (to, from) in to.iter_mut().zip(from.chunks_exact(width / BLOCK)) {
+                        *to = largest(from);
+                    }
                 }
-                for (to, from) in to.iter_mut().zip(band.chunks_exact(width)) {
-                    *to = largest(from).max(*to);
+            }
+            _ => {
+                let bands = maxima.columns.chunks_exact(height / BLOCK);
+                for (to, bands) in blocks.chunks_exact_mut(across).zip(bands) {
+                    to.fill(0);
+                    for band in bands {
+                        if width == 1 {
+                            to.iter_mut().zip(band).for_each(|(to, &from)| *to = from.max(*to));
+                            continue;
+                        }
+                        for (to, from) in to.iter_mut().zip(band.chunks_exact(width)) {
+                            *to = largest(from).max(*to);
+                        }
+                    }
                 }
             }
         }
@@ -313,6 +318,10 @@ impl Multipliers {
         let across = TILE / width;
         if (height, width) == (1, BLOCK) {
             self.rows.as_flattened_mut().copy_from_slice(blocks);
+            return;
+        }
+        if (height, width) == (1, TILE) {
+            self.rows.iter_mut().zip(blocks).for_each(|(to, &from)| *to = [from; TILE / BLOCK]);
             return;
         }
         if height == 1 {
@@ -398,15 +407,19 @@ impl<O: Element, S: Scale> Directions<O, S> {
         *ranks = Ranks::NONE;
         let made = lines_of(elements);
         // Elements of a matrix are copied, because its rows may displace each other from the nearest caches.
+        let ahead = input;
         let (input, mut copy) = match input {
             Some(input) => (input, Some(&mut elements[..])),
             None => (&made, None),
         };
         let (of_rows, of_columns) = (&mut ranks.rows, &mut ranks.columns);
         // SAFETY: the caller keeps to the `# Safety` section of this function.
-        if !unsafe { fp8::largest(input, shape, of_rows, of_columns, copy.as_deref_mut()) } {
+        let seen = unsafe { fp8::largest(input, shape, of_rows, of_columns, copy.as_deref_mut()) };
+        if seen.is_none() {
             find_ranks(input, shape, ranks, copy);
         }
+        // The scale of a block brings its amax to the largest code or below, that of a tensor may not.
+        let bounded = seen == Some(true) && size_of::<S>() > 0;
         let input = &lines_of(elements);
         bits_of_ranks(ranks, maxima);
         let [one, other] = self.each.each_ref().map(Option::as_ref);
@@ -415,10 +428,11 @@ impl<O: Element, S: Scale> Directions<O, S> {
         let (mut amax, mut ordinary) = (0, true);
         for (i, (direction, block)) in self.each.iter().flatten().enumerate() {
             if i == 0 || !same {
-                maxima.of_blocks(*block, blocks);
+                largest_of(maxima, *block, blocks);
                 let count = shape.0.div_ceil(block.0) * (TILE / block.1);
-                amax = blocks[..count].iter().fold(0, |most, &bits| most.max(bits));
-                ordinary &= scales_of(&blocks[..count], rule, scales, of_blocks);
+                let all_ordinary;
+                (amax, all_ordinary) = scales_of(&blocks[..count], rule, scales, of_blocks);
+                ordinary &= all_ordinary;
                 by.spread(*block, of_blocks);
             }
             direction.scales(tile, *block, |start, len, run| {
@@ -446,7 +460,8 @@ impl<O: Element, S: Scale> Directions<O, S> {
         }
         // SAFETY: the lines are of this tile, or the scratch, which one of them uses.
         unsafe {
-            if !(ordinary && fp8::encode_tile(input, shape, by_rows, by_columns)) {
+            if !(ordinary && fp8::encode_tile(input, shape, by_rows, by_columns, (bounded, ahead)))
+            {
                 if let Some((by, to)) = by_rows {
                     encode_by_rows(input, shape, by, &to);
                 }
@@ -619,20 +634,21 @@ vectorized! {
 }
 
 vectorized! {
-    /// Scales of blocks with these amax values, and what the blocks are multiplied by; true if the latter are as
-    /// `fp8::encode_tile` needs them.
+    /// Scales of blocks with these amax values, and what the blocks are multiplied by. The bits of the largest amax, and
+    /// true if the multipliers are as `fp8::encode_tile` needs them.
     fn scales_of<S: Scale>(
         maxima: &[u32],
         rule: &Rule,
         scales: &mut [S; MOST_BLOCKS],
         multipliers: &mut [f32; MOST_BLOCKS],
-    ) -> bool {
+    ) -> (u32, bool) {
         let mut ordinary = true;
+        let amax = maxima.iter().fold(0, |most: u32, &bits| most.max(bits));
         for ((&bits, scale), multiplier) in maxima.iter().zip(scales).zip(multipliers) {
             (*scale, *multiplier) = S::of(f32::from_bits(bits), rule);
             ordinary &= fp8::encodes_by(*multiplier);
         }
-        ordinary
+        (amax, ordinary)
     }
 }
 
@@ -1022,6 +1038,12 @@ mod tests {
                     let halves: Vec<_> = (0..=u16::MAX).map(F16).collect();
                     check::<F16, E4M3>(&halves, mode, layout);
                     let bfloats: Vec<_> = (0..=u16::MAX).map(BF16).collect();
+                    check::<BF16, E5M2>(&bfloats, mode, layout);
+                    // Every finite number, beside ones of other exponents.
+                    let scattered = (0..=u16::MAX).map(|i| i.wrapping_mul(0x9E37));
+                    let bfloats: Vec<_> =
+                        scattered.filter(|bits| bits & 0x7F80 != 0x7F80).map(BF16).collect();
+                    check::<BF16, E4M3>(&bfloats, mode, layout);
                     check::<BF16, E5M2>(&bfloats, mode, layout);
                     let floats: Vec<_> =
                         (0..=0xFFFFu32).map(|i| F32(f32::from_bits(i * 0x1_0001))).collect();
