@@ -180,6 +180,10 @@ pub(crate) unsafe fn decode_tile<I: Element, O: Element>(
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if I::FP8 && !O::FP8 && x86::is_here() {
+        // SAFETY: as below.
+        if unsafe { x86::decode_by_shifts(input, shape, by, output) } {
+            return true;
+        }
         let every = match by {
             By::Rows(by) => by[..shape.0].as_flattened().iter().all(|&by| decodes_by(by)),
             By::Columns(by) => {
@@ -861,6 +865,33 @@ mod x86 {
         }
     }
 
+    /// Casts back in vectors of 64 bytes. False if this machine does not do it, or not by these multipliers.
+    ///
+    /// # Safety
+    /// As [`decode_tile`](super::decode_tile).
+    pub unsafe fn decode_by_shifts<I: Element, O: Element>(
+        input: &Lines<I>,
+        (rows, cols): (usize, usize),
+        by: By,
+        output: &Lines<O>,
+    ) -> bool {
+        if O::DTYPE != kNVTEBFloat16 || cols != TILE || vectors() != Vectors::Avx512 {
+            return false;
+        }
+        let multipliers = match by {
+            By::Rows(by) => by[..rows].as_flattened(),
+            By::Columns(by) => by[..rows.div_ceil(BLOCK)].as_flattened(),
+        };
+        // SAFETY: the machine has the instructions, and the caller's promise.
+        unsafe {
+            let shifts = wide::decodes_by_shifts(multipliers);
+            if shifts {
+                wide::decode_by_shifts(input, rows, by, output);
+            }
+            shifts
+        }
+    }
+
     /// # Safety
     /// As the function of the same name outside.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -1056,7 +1087,15 @@ mod tests {
         let by = |i: usize| [1.0f32, 0.37, -448.0, 1e-3, 1e30, 1e-30, 3e-39, 1e-42][i % 8];
         let rows: OfRows = std::array::from_fn(|r| std::array::from_fn(|c| by(r * 5 + c)));
         let columns: OfColumns = std::array::from_fn(|r| std::array::from_fn(|c| by(r * 3 + c)));
-        for multipliers in [By::Rows(&rows), By::Columns(&columns)] {
+        let power = |i: usize| 2f32.powi(i as i32 % 29 * 7 - 100);
+        let row_powers = std::array::from_fn(|r| std::array::from_fn(|c| power(r * 5 + c)));
+        let column_powers = std::array::from_fn(|r| std::array::from_fn(|c| power(r * 3 + c)));
+        for multipliers in [
+            By::Rows(&rows),
+            By::Columns(&columns),
+            By::Rows(&row_powers),
+            By::Columns(&column_powers),
+        ] {
             let mut output = Box::new(Aligned([[O::default(); TILE]; TILE]));
             // SAFETY: the tiles are of this test alone.
             let done = unsafe {

@@ -518,8 +518,16 @@ impl<O: Element, S: Inverse> Direction<O, S> {
         self.scales(tile, block, |start, len, run| {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { self.scales.slice(start, len) };
-            for (i, scale) in from.iter().enumerate() {
-                of_blocks[run.block(i)] = scale.inverse();
+            match run.in_order() {
+                Some(first) => {
+                    let to = &mut of_blocks[first..][..len];
+                    to.iter_mut().zip(from).for_each(|(to, scale)| *to = scale.inverse());
+                }
+                None => {
+                    for (i, scale) in from.iter().enumerate() {
+                        of_blocks[run.block(i)] = scale.inverse();
+                    }
+                }
             }
         });
         by.spread(block, &of_blocks);

@@ -2,7 +2,7 @@
 //! first elements of a line, as many as fill vectors of codes, by multipliers that are not negative.
 //!
 //! Products of BF16 with powers of two need no multiplication: the multiplier is a difference of the bits, and all
-//! steps are those of 16-bit integers, on twice the elements again. Most casts to MXFP8 are made so.
+//! steps are those of 16-bit integers, on twice the elements again. Most casts to MXFP8 and back are made so.
 
 use super::*;
 use crate::numeric::BF16;
@@ -455,6 +455,101 @@ pub unsafe fn encode_by_columns<V: Element, O: Element, const BOUNDED: bool>(
                     let by = [pairs[2 * i], pairs[2 * i + 1]];
                     encode::<V, O, BOUNDED>(from, by, &mut largest, to, stream);
                 }
+            }
+        }
+    }
+}
+
+/// The upper and lower bytes of the BF16 numbers that the magnitudes of a format are; 0x7FFF for NaN.
+const fn halves<O: Element>() -> [[u8; 128]; 2] {
+    let (mant, least, _) = format::<O>();
+    // The least normal number of the format has the exponent 1 there.
+    let factor = f32::from_bits(least as u32 + (126 << 23));
+    let (mut halves, mut code) = ([[0; 128]; 2], 0);
+    while code < 128 {
+        let value = match code as u32 {
+            0x7C if mant == 2 => f32::INFINITY,
+            0x7D.. if mant == 2 => f32::from_bits(0x7FFF_0000),
+            0x7F => f32::from_bits(0x7FFF_0000),
+            bits => f32::from_bits(bits << (23 - mant)) * factor,
+        };
+        [_, _, halves[1][code], halves[0][code]] = value.to_bits().to_le_bytes();
+        code += 1;
+    }
+    halves
+}
+
+/// True if codes of FP8 times each multiplier are zero or normal numbers of BF16, whose bits differ from those of the
+/// codes by those of the multiplier.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub fn decodes_by_shifts(by: &[f32]) -> bool {
+    are_powers_of_two(by, 127 - 110, 127 + 112)
+}
+
+/// What the bits of a BF16 number differ by from those of its product with a power of two.
+fn exponent(by: f32) -> i16 {
+    ((by.to_bits() >> 16) as i32 - (127 << 7)) as i16
+}
+
+/// Decodes a tile of `TILE` columns to BF16, by multipliers that [`decodes_by_shifts`] holds for.
+///
+/// # Safety
+/// As [`super::decode_tile`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+pub unsafe fn decode_by_shifts<I: Element, O: Element>(
+    input: &Lines<I>,
+    rows: usize,
+    by: By,
+    output: &Lines<O>,
+) {
+    let tables = const { &halves::<I>() };
+    let tables = tables.each_ref().map(|table| {
+        // SAFETY: a table has two vectors.
+        [0, 64].map(|at| unsafe { _mm512_loadu_si512(table.as_ptr().add(at).cast()) })
+    });
+    let places = [
+        _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+        _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15),
+    ];
+    for row in 0..rows {
+        input.prefetch(row, (rows, TILE));
+        let mut words = [_mm512_setzero_si512(); 4];
+        match by {
+            By::Rows(by) => {
+                for (word, &by) in words.iter_mut().zip(&by[row]) {
+                    *word = _mm512_set1_epi16(exponent(by));
+                }
+            }
+            By::Columns(by) => {
+                let all = by[row / BLOCK].map(exponent);
+                for (word, all) in words.iter_mut().zip(all.as_chunks::<BLOCK>().0) {
+                    // SAFETY: so many numbers are a vector.
+                    *word = unsafe { _mm512_loadu_si512(all.as_ptr().cast()) };
+                }
+            }
+        }
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        let (from, line) = unsafe { (input.line(row, TILE), output.line_mut(row, TILE)) };
+        let stream = streams(output, line);
+        for i in 0..2 {
+            // SAFETY: the line has two vectors of codes.
+            let codes = unsafe { _mm512_loadu_si512(from.as_ptr().add(i * WIDTH).cast()) };
+            let magnitudes = _mm512_and_si512(codes, _mm512_set1_epi8(0x7F));
+            let [high, low] =
+                tables.map(|[one, other]| _mm512_permutex2var_epi8(one, magnitudes, other));
+            let high = _mm512_ternarylogic_epi32::<0xF8>(high, codes, _mm512_set1_epi8(-128));
+            let pairs = [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)];
+            for (half, places) in places.into_iter().enumerate() {
+                let x = _mm512_permutex2var_epi64(pairs[0], places, pairs[1]);
+                let magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+                // Neither zero nor Inf nor NaN.
+                let before = _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1));
+                let ordinary = _mm512_cmplt_epu16_mask(before, _mm512_set1_epi16(0x7F7F));
+                let x = _mm512_mask_add_epi16(x, ordinary, x, words[2 * i + half]);
+                let nan = _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7FFF));
+                let x = _mm512_mask_mov_epi16(x, nan, _mm512_set1_epi16(0x7FFF));
+                // SAFETY: the line has four vectors.
+                unsafe { put(line.as_mut_ptr().cast::<__m512i>().add(2 * i + half), x, stream) };
             }
         }
     }
