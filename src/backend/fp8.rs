@@ -11,6 +11,8 @@
 
 use crate::backend::buf::Buf;
 use crate::backend::cpu::AHEAD;
+#[cfg(target_arch = "x86_64")]
+use crate::backend::cpu::{Vectors, vectors};
 use crate::numeric::Element;
 
 /// Rows and columns of a tile, at most.
@@ -120,6 +122,19 @@ pub(crate) fn decode_line<I: Element, O: Element>(input: &[I], by: f32, output: 
     false
 }
 
+/// The bits of BF16 for each code. False if this machine does not look them up; nothing has been written then.
+#[inline(always)]
+pub(crate) fn look_up_line<I: Element>(input: &[I], output: &mut [u16]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if I::FP8 && vectors() == Vectors::Avx512 {
+        // SAFETY: the machine has the instructions.
+        unsafe { x86::look_up_line(input, output) };
+        return true;
+    }
+    let _ = (input, output);
+    false
+}
+
 /// Finds the ranks ([`Element::rank`]) of the largest magnitudes of a tile: of each `BLOCK` elements of the rows, and
 /// of those of the columns. Parts past the tile's columns keep theirs. If there is a copy, rows of the tile go there,
 /// in lines of `TILE`. None if this machine does not do it; else true if it has seen that all elements are finite.
@@ -203,7 +218,7 @@ pub(crate) unsafe fn decode_tile<I: Element, O: Element>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
-    use crate::backend::cpu::{Vectors, vectors};
+    use crate::numeric::BF16;
     use crate::types::NVTEDType::*;
     use std::arch::x86_64::*;
     use std::array::from_fn;
@@ -857,6 +872,65 @@ mod x86 {
         if matches!(I::DTYPE, kNVTEFloat8E4M3) { 256.0 } else { 1.0 }
     }
 
+    /// Half of the 16 bits of BF16 for each magnitude of a code: the upper one or the lower one.
+    const fn halves_of_codes<I: Element>(upper: bool) -> [u8; 128] {
+        let (mantissa, least, _) = format::<I>();
+        let infinite = if mantissa == 2 { 0x7C } else { 0x80 };
+        let (mut halves, mut code) = ([0; 128], 0);
+        while code < 128 {
+            let value = match code >> mantissa {
+                0 => (code as f32 * f32::from_bits((least - (mantissa << 23)) as u32)).to_bits(),
+                _ => ((code << (23 - mantissa)) + least - (1 << 23)) as u32,
+            };
+            let value = if code == infinite { 0x7F80_0000 } else { value };
+            halves[code as usize] = if upper { value >> 24 } else { value >> 16 } as u8;
+            code += 1;
+        }
+        halves
+    }
+
+    /// Looks up the bits of BF16 for 64 codes at a time. Codes of NaN are decoded one by one.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    pub fn look_up_line<I: Element>(input: &[I], output: &mut [u16]) {
+        let tables = const { [halves_of_codes::<I>(false), halves_of_codes::<I>(true)] };
+        // SAFETY: the arrays have 128 bytes.
+        let tables = tables.each_ref().map(|table| unsafe {
+            let at = table.as_ptr();
+            [_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(64).cast())]
+        });
+        let infinite = _mm512_set1_epi8(if I::DTYPE == kNVTEFloat8E4M3 { 0x7E } else { 0x7C });
+        // So that the lower halves of its 128-bit lanes are the first elements.
+        let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+        let look_up = |from: &[I; 64], to: &mut [u16; 64]| {
+            // SAFETY: the array has 64 bytes.
+            let codes = unsafe { _mm512_loadu_si512(from.as_ptr().cast()) };
+            let magnitudes = _mm512_and_si512(codes, _mm512_set1_epi8(0x7F));
+            if _mm512_cmpgt_epi8_mask(magnitudes, infinite) != 0 {
+                let one_by_one = from.iter().zip(to);
+                return one_by_one.for_each(|(x, y)| *y = BF16::from_f32(x.to_f32()).0);
+            }
+            let codes = _mm512_permutexvar_epi64(order, codes);
+            let [low, high] = tables.map(|[near, far]| _mm512_permutex2var_epi8(near, codes, far));
+            let signs = _mm512_andnot_si512(_mm512_set1_epi8(0x7F), codes);
+            let high = _mm512_or_si512(high, signs);
+            // SAFETY: there is room for 64 halves.
+            unsafe {
+                let to = to.as_mut_ptr();
+                _mm512_storeu_si512(to.cast(), _mm512_unpacklo_epi8(low, high));
+                _mm512_storeu_si512(to.add(32).cast(), _mm512_unpackhi_epi8(low, high));
+            }
+        };
+        let (from, from_rest) = input.as_chunks();
+        let (to, to_rest) = output.as_chunks_mut();
+        from.iter().zip(to).for_each(|(from, to)| look_up(from, to));
+        if !from_rest.is_empty() {
+            let (mut from, mut to) = ([I::default(); 64], [0; 64]);
+            from[..from_rest.len()].copy_from_slice(from_rest);
+            look_up(&from, &mut to);
+            to_rest.copy_from_slice(&to[..from_rest.len()]);
+        }
+    }
+
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn decode_line<I: Element, O: Element>(input: &[I], by: f32, output: &mut [O]) {
         let multipliers = [_mm256_set1_ps(by * factor::<I>()); 4];
@@ -1117,6 +1191,22 @@ mod tests {
                 assert!(same, "{:e} * {by:e}: {got:e}", element(r, c).to_f32());
             }
         }
+    }
+
+    #[test]
+    fn codes_are_looked_up_as_the_scalar_code_decodes_them() {
+        fn check<I: Element>(make: impl Fn(u8) -> I) {
+            let all: Vec<I> = (0..1024).map(|i| make((i % 256) as u8)).collect();
+            for (first, len) in (0..256).flat_map(|first| [(first, 5), (first, 64), (first, 200)]) {
+                let (from, mut to) = (&all[first..][..len], vec![0; len]);
+                if look_up_line(from, &mut to) {
+                    let want = from.iter().map(|x| BF16::from_f32(x.to_f32()).0);
+                    assert!(to.into_iter().eq(want), "{:?} from {first}", I::DTYPE);
+                }
+            }
+        }
+        check(E4M3);
+        check(E5M2);
     }
 
     #[test]
