@@ -36,7 +36,7 @@ pub(crate) fn e8m0(v: f32) -> u8 {
 
 /// The value of an E8M0 code.
 #[inline(always)]
-pub(super) fn exp2(code: u8) -> f32 {
+pub(crate) fn exp2(code: u8) -> f32 {
     f32::from_bits(match code {
         0 => 0x0040_0000,
         255 => 0x7FFF_FFFF,

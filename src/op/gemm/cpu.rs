@@ -2,11 +2,11 @@
 //! product and everything after it is f32, D is rounded once.
 #![allow(unsafe_code)]
 
-use super::cpu_packed::{self, Blocks, Operand};
-use super::cpu_rows::{self, dot_products};
+use super::cpu_packed::{self, Blocks, Operand, Source};
+use super::cpu_rows;
 use crate::backend::args::GemmEpilogue::{self, *};
 use crate::backend::args::{
-    BackendStatus, GemmArgs, GemmScales, Nvfp4Factors, Outcome, SymmetricGemmArgs,
+    BackendStatus, DequantizeArgs, GemmArgs, GemmScales, Nvfp4Factors, Outcome, SymmetricGemmArgs,
 };
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
@@ -16,6 +16,7 @@ use crate::backend::pool::{chunks_mut, install, parallel, threads};
 use crate::function::{Curve, SigmoidLinear};
 use crate::numeric::{BF16, E4M3, Element, F32, amax_bits, dispatch, e2m1_value};
 use crate::op::cast::cpu::dequantize;
+use crate::op::cast::cpu_block::exp2;
 use crate::op::cast::cpu_nvfp4::scale_index;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use std::cell::Cell;
@@ -49,6 +50,16 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         // SAFETY: the caller vouches for the arguments.
         return unsafe { gemm_activated(g) };
     }
+    // SAFETY: as above.
+    unsafe { gemm_from(g, None) }
+}
+
+/// The product of operands that are tensors, or have sources in their place.
+///
+/// # Safety
+/// The arguments are valid. With sources, which have elements that the operands' types hold, nothing else than the
+/// product may read the operands.
+unsafe fn gemm_from(g: &GemmArgs, sources: Option<[&dyn Source; 2]>) -> Outcome {
     let area = g.n * g.m;
     let (reads_bias, writes_bias, uses_aux) = match g.epilogue {
         NVTEX_EPILOGUE_NONE => (false, false, false),
@@ -78,6 +89,8 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         return Outcome::unimplemented("gemm: dtype");
     }
 
+    let sources = sources.unwrap_or([&a, &b]);
+
     // SAFETY: the caller of a table entry vouches for pointers and shapes. D overlaps nothing but
     // C, which is read before D is written.
     unsafe {
@@ -105,14 +118,14 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
             Buf::<f32>::new(copy.as_mut_ptr().cast(), copy.len())
         };
         let amax = match is_packed(g, a, b) {
-            true => multiply_packed(g, a, b, &finish, sums_up.then_some(kept)),
+            true => multiply_packed(g, [a, b], sources, &finish, sums_up.then_some(kept)),
             false => {
                 let product = kept.slice_mut(0, area);
                 if g.beta != 0.0 && g.c != product.as_ptr().cast() {
                     let c = Tensor { ptr: g.c.cast_mut(), ..d };
                     chunks_mut(product, CHUNK).for_each(|(i, to)| c.read(i * CHUNK, to));
                 }
-                multiply(g, a, b, product);
+                multiply(g, [a, b], sources, product);
                 let m = g.m;
                 let rows_per_task = CHUNK.div_ceil(m);
                 let rows = |x: &mut Vec<f32>, (task, chunk): (usize, &mut [f32])| {
@@ -239,12 +252,18 @@ unsafe fn gemm_activated(g: &GemmArgs) -> Outcome {
 /// one by one.
 fn is_packed(g: &GemmArgs, a: Tensor, b: Tensor) -> bool {
     let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
-    g.scales_a.in_blocks() || !(floats || is_few(g))
+    g.scales_a.in_blocks() || !(floats || is_few(g, a, b))
 }
 
 /// Whether B has few rows and both operands lie along k.
-fn is_few(g: &GemmArgs) -> bool {
-    g.n <= cpu_rows::ROWS && g.transa && !g.transb && g.k > 0
+fn is_few(g: &GemmArgs, a: Tensor, b: Tensor) -> bool {
+    let few = cpu_rows::kernel(are_halves(a, b)).is_for(g.n, g.k);
+    few && g.transa && !g.transb && g.k > 0
+}
+
+/// Whether BF16 holds the elements of both operands.
+fn are_halves(a: Tensor, b: Tensor) -> bool {
+    [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEBFloat16 || t.is_fp8())
 }
 
 /// What becomes of the product.
@@ -292,20 +311,19 @@ impl Finish<'_> {
 /// the bits of the amax if D is in 8 bits.
 ///
 /// # Safety
-/// The arguments are valid, `a` and `b` are their operands, `finish` has their outputs.
+/// The arguments are valid, `a` and `b` are their operands with these sources, `finish` has their outputs.
 unsafe fn multiply_packed(
     g: &GemmArgs,
-    a: Tensor,
-    b: Tensor,
+    [a, b]: [Tensor; 2],
+    sources: [&dyn Source; 2],
     finish: &Finish,
     kept: Option<Buf<f32>>,
 ) -> u32 {
     let (m, beta, d) = (g.m, g.beta, finish.d);
     let c = Tensor { ptr: g.c.cast_mut(), ..d };
-    let halves = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEBFloat16 || t.is_fp8());
-    let kernel = cpu_packed::kernel(halves);
+    let kernel = cpu_packed::kernel(are_halves(a, b));
     let operand = |source, outer, k_major| Operand { source, outer, k: g.k, k_major };
-    let operands = [&operand(&a, m, !g.transa), &operand(&b, g.n, g.transb)];
+    let operands = [&operand(sources[0], m, !g.transa), &operand(sources[1], g.n, g.transb)];
     let in_blocks = g.scales_a.in_blocks();
     let scale = |inv: *const c_void| match in_blocks {
         true => 1.0,
@@ -343,16 +361,20 @@ unsafe fn multiply_packed(
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (a_scales, b_scales) =
         unsafe { (BlockScales::new(g.scales_a, m, g.k), BlockScales::new(g.scales_b, g.n, g.k)) };
-    let mut of_columns = zeros::<f32>(m * g.k.div_ceil(BLOCK));
-    for (block, scales) in of_columns.chunks_exact_mut(m).enumerate() {
-        scales.iter_mut().enumerate().for_each(|(i, scale)| *scale = a_scales.at(i, block));
-    }
-    let b_first = !b_scales.square;
-    let add = |block: usize, row: usize, column: usize, sums: &mut [f32], part: &[f32]| {
-        let of_columns = &of_columns[block * m + column..];
-        add_scaled(sums, part, of_columns, b_scales.at(row, block), b_first);
+    let places = Blocks::places(m, g.n);
+    let of_blocks = |scales: &BlockScales, outer: usize, places: usize| {
+        let mut factors = zeros::<f32>(places * g.k.div_ceil(BLOCK));
+        for (block, factors) in factors.chunks_exact_mut(places.max(1)).enumerate() {
+            let there = factors.iter_mut().take(outer).enumerate();
+            there.for_each(|(i, factor)| *factor = scales.at(i, block));
+        }
+        factors
     };
-    kernel.multiply(operands, Some(&Blocks { depth: BLOCK, add: &add }), part)
+    let columns = of_blocks(&a_scales, m, places.0);
+    let rows = of_blocks(&b_scales, g.n, places.1);
+    let rows_first = !b_scales.square;
+    let blocks = Blocks { depth: BLOCK, columns: &columns, rows: &rows, rows_first };
+    kernel.multiply(operands, Some(&blocks), part)
 }
 
 /// `D = alpha A B^T + beta C + diagonal I`, of which the upper half is that of the lower one.
@@ -423,11 +445,22 @@ pub(crate) unsafe extern "C-unwind" fn symmetric_gemm(
     }, else Outcome::unimplemented("symmetric_gemm: dtype"))
 }
 
-/// The product of MXFP8 operands, cast to BF16, which holds their values.
+/// The product of MXFP8 operands, cast to BF16, which holds their values. They are cast when they are packed, unless
+/// something else reads them, too, or their scales lie in tiles.
 ///
 /// # Safety
 /// The arguments are valid.
 unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
+    let tiled = g.scales_a.swizzled || g.scales_b.swizzled;
+    if !tiled && g.m * g.n * g.k > 0 && g.epilogue != NVTEX_EPILOGUE_BGRAD {
+        let none = std::ptr::null_mut();
+        let (casts, product) = g.dequantized(NVTEDType::kNVTEBFloat16, none, none);
+        // SAFETY: the caller's promise; nothing but the sums of `NVTEX_EPILOGUE_BGRAD` reads an operand itself.
+        return unsafe {
+            let [a, b] = casts.map(|cast| Microscaled::new(&cast));
+            gemm_from(&product, Some([&a, &b]))
+        };
+    }
     let (mut a, mut b) = (zeros::<u16>(g.m * g.k), zeros::<u16>(g.n * g.k));
     let (a, b) = (a.as_mut_ptr().cast(), b.as_mut_ptr().cast());
     let (casts, product) = g.dequantized(NVTEDType::kNVTEBFloat16, a, b);
@@ -603,7 +636,12 @@ impl Product {
 ///
 /// # Safety
 /// The arguments are valid, `a` and `b` are their operands.
-unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
+unsafe fn multiply(
+    g: &GemmArgs,
+    [a, b]: [Tensor; 2],
+    sources: [&dyn Source; 2],
+    product: &mut [f32],
+) {
     if g.k == 0 {
         let beta = g.beta;
         chunks_mut(product, CHUNK).for_each(|(_, part)| {
@@ -616,14 +654,12 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         let scale = |inv: *const c_void| load::<f32>(inv.cast()).unwrap_or(1.0);
         g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv)
     };
-    if is_few(g) {
-        let sums = dot_products((g.m, g.n, g.k), &(a, g.k), &(b, g.k));
-        for (j, row) in product.chunks_exact_mut(g.m).enumerate() {
-            for (v, sums) in row.iter_mut().zip(sums.chunks_exact(g.n)) {
-                let c = if g.beta == 0.0 { 0.0 } else { g.beta * *v };
-                *v = scale.mul_add(sums[j], c);
-            }
-        }
+    if is_few(g, a, b) {
+        let operand = |source, outer| Operand { source, outer, k: g.k, k_major: false };
+        let operands = [&operand(sources[0], g.m), &operand(sources[1], g.n)];
+        cpu_rows::kernel(are_halves(a, b)).dot_products(operands, |row, column, sums| {
+            add_product(&mut product[row * g.m + column..], sums, scale, g.beta);
+        });
         return;
     }
     // Element (i, k) of an operand is at i * outer + k * inner.
@@ -648,11 +684,11 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
 }
 
 vectorized! {
-    /// `sums += part * a * b`, rounded after the first factor and after the sum.
-    fn add_scaled(sums: &mut [f32], part: &[f32], a: &[f32], b: f32, b_first: bool) {
-        for ((sum, &part), &a) in sums.iter_mut().zip(part).zip(a) {
-            let (first, second) = if b_first { (b, a) } else { (a, b) };
-            *sum = (part * first).mul_add(second, *sum);
+    /// `to = scale * sums + beta * to`; what is there is not read if beta is 0.
+    fn add_product(to: &mut [f32], sums: &[f32], scale: f32, beta: f32) {
+        for (v, &sum) in to.iter_mut().zip(sums) {
+            let c = if beta == 0.0 { 0.0 } else { beta * *v };
+            *v = scale.mul_add(sum, c);
         }
     }
 }
@@ -747,22 +783,6 @@ vectorized! {
     }
 }
 
-/// An operand whose rows have this many elements.
-impl cpu_rows::Source for (Tensor, usize) {
-    fn read(&self, row: usize, k: usize, to: &mut [f32]) {
-        // SAFETY: who runs the product vouches for its operands, and nobody writes to them.
-        unsafe { self.0.read(row * self.1 + k, to) }
-    }
-
-    fn floats(&self, row: usize, k: usize, len: usize) -> Option<&[f32]> {
-        let (tensor, columns) = *self;
-        let at = row * columns + k;
-        // SAFETY: as above.
-        let floats = || unsafe { Buf::<f32>::new(tensor.ptr, tensor.numel).slice(at, len) };
-        (tensor.dtype == NVTEDType::kNVTEFloat32).then(floats)
-    }
-}
-
 /// A dense array whose element type is known at run time.
 #[derive(Clone, Copy)]
 struct Tensor {
@@ -817,7 +837,7 @@ impl Tensor {
     }
 }
 
-impl cpu_packed::Source for Tensor {
+impl Source for Tensor {
     fn floats(&self, at: usize, to: &mut [f32]) {
         // SAFETY: who runs the product vouches for its operands, and nobody writes to them.
         unsafe { self.read(at, to) }
@@ -827,11 +847,127 @@ impl cpu_packed::Source for Tensor {
         dispatch!(self.dtype, [BF16, E4M3, E5M2], T => {
             // SAFETY: as above.
             let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, to.len()) };
-            if !fp8::decode_line(from, 1.0, halves_mut(to)) {
+            if !fp8::look_up_line(from, to) && !fp8::decode_line(from, 1.0, halves_mut(to)) {
                 to_halves(from, to)
             }
         }, else unreachable!("a type that BF16 holds"))
     }
+
+    fn in_place(&self, halves: bool, at: usize, len: usize) -> Option<*const u32> {
+        let held = if halves { NVTEDType::kNVTEBFloat16 } else { NVTEDType::kNVTEFloat32 };
+        dispatch!(self.dtype, [F32, BF16], T => {
+            // SAFETY: as above.
+            let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, len) };
+            (self.dtype == held).then(|| from.as_ptr().cast())
+        }, else None)
+    }
+
+    fn prefetch(&self, at: usize, len: usize) {
+        dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
+            // SAFETY: the tensor has that many elements.
+            unsafe { Buf::<T>::new(self.ptr, self.numel) }.prefetch(at, len);
+        }, else {})
+    }
+}
+
+/// An MXFP8 matrix, whose elements become BF16.
+struct Microscaled {
+    codes: Tensor,
+    scales: Buf<u8>,
+    stride: usize,
+    cols: usize,
+    /// Whether the elements of a column share scales, not those of a row.
+    colwise: bool,
+}
+
+impl Microscaled {
+    /// Elements that share a scale.
+    const BLOCK: usize = 32;
+
+    /// # Safety
+    /// The arguments are those of a matrix with elements, whose scales lie in rows.
+    unsafe fn new(a: &DequantizeArgs) -> Self {
+        let (ptr, numel) = (a.input.cast_mut(), a.rows * a.cols);
+        let (rows, cols) = match a.colwise {
+            true => (a.rows.div_ceil(Self::BLOCK), a.cols),
+            false => (a.rows, a.cols.div_ceil(Self::BLOCK)),
+        };
+        // SAFETY: the caller's promise.
+        let scales = unsafe { Buf::new(a.scale_inv, (rows - 1) * a.scale_stride + cols) };
+        let codes = Tensor { ptr, dtype: a.input_dtype, numel };
+        Self { codes, scales, stride: a.scale_stride, cols: a.cols, colwise: a.colwise }
+    }
+}
+
+impl Source for Microscaled {
+    fn floats(&self, at: usize, to: &mut [f32]) {
+        const PART: usize = 256;
+        let mut halves = [BF16::default(); PART];
+        for (i, to) in to.chunks_mut(PART).enumerate() {
+            let halves = &mut halves[..to.len()];
+            self.halves(at + i * PART, bits_mut(halves));
+            to_floats(halves, to);
+        }
+    }
+
+    fn halves(&self, at: usize, to: &mut [u16]) {
+        self.codes.halves(at, to);
+        let (row, col, end) = (at / self.cols, at % self.cols, at % self.cols + to.len());
+        let (row, first, end) = match self.colwise {
+            true => (row / Self::BLOCK, col, end),
+            false => (row, col / Self::BLOCK, end.div_ceil(Self::BLOCK)),
+        };
+        // SAFETY: who runs the product vouches for its operands, and nobody writes to them.
+        let scales = unsafe { self.scales.slice(row * self.stride + first, end - first) };
+        if self.colwise {
+            return scale_each(to, scales);
+        }
+        let before = (self.cols.min(col.next_multiple_of(Self::BLOCK)) - col).min(to.len());
+        let (rest_of_block, blocks) = to.split_at_mut(before);
+        scale_blocks(rest_of_block, scales);
+        scale_blocks(blocks, &scales[usize::from(before > 0)..]);
+    }
+
+    fn in_place(&self, _: bool, _: usize, _: usize) -> Option<*const u32> {
+        None
+    }
+
+    fn prefetch(&self, at: usize, len: usize) {
+        self.codes.prefetch(at, len);
+    }
+}
+
+/// The bits of BF16 times the value of a scale.
+#[inline(always)]
+fn scaled(bits: u16, scale: f32) -> u16 {
+    BF16::from_f32(BF16(bits).to_f32() * scale).0
+}
+
+vectorized! {
+    /// Multiplies blocks, of which the last one may be shorter, by a scale each.
+    fn scale_blocks(halves: &mut [u16], scales: &[u8]) {
+        let (blocks, rest) = halves.as_chunks_mut::<{ Microscaled::BLOCK }>();
+        for (block, &scale) in blocks.iter_mut().zip(scales) {
+            let scale = exp2(scale);
+            block.iter_mut().for_each(|x| *x = scaled(*x, scale));
+        }
+        if let Some(&scale) = scales.get(blocks.len()) {
+            let scale = exp2(scale);
+            rest.iter_mut().for_each(|x| *x = scaled(*x, scale));
+        }
+    }
+}
+
+vectorized! {
+    fn scale_each(halves: &mut [u16], scales: &[u8]) {
+        halves.iter_mut().zip(scales).for_each(|(x, &scale)| *x = scaled(*x, exp2(scale)));
+    }
+}
+
+/// Elements as the bits of BF16.
+fn bits_mut(halves: &mut [BF16]) -> &mut [u16] {
+    // SAFETY: an element is such bits and nothing more.
+    unsafe { std::slice::from_raw_parts_mut(halves.as_mut_ptr().cast(), halves.len()) }
 }
 
 /// Floats as elements.
@@ -907,7 +1043,7 @@ unsafe fn column_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::args::Nvfp4Factors;
+    use crate::backend::args::{Group, Nvfp4Factors};
     use crate::numeric::*;
     use std::ptr::{null, null_mut};
 
@@ -1051,6 +1187,51 @@ mod tests {
                 // Terms were rounded to BF16, and cancel.
                 let off = |i: usize| (bias[i].0 as f64 - sums[i]).abs();
                 assert!((0..m).all(|i| off(i) <= most * 2f64.powi(-8)));
+            }
+        }
+    }
+
+    #[test]
+    fn microscaled_elements_are_those_of_a_cast() {
+        let (rows, cols) = (70, 96);
+        let codes: Vec<u8> = (0..rows * cols).map(|i| (i * 37 + i / 251) as u8).collect();
+        let scales: Vec<u8> =
+            (0..rows * cols).map(|i| [0, 1, 100, 127, 140, 254, 255][i % 7]).collect();
+        for colwise in [false, true] {
+            let mut cast = vec![BF16(0); rows * cols];
+            let args = DequantizeArgs {
+                input: codes.as_ptr().cast(),
+                output: cast.as_mut_ptr().cast(),
+                scale_inv: scales.as_ptr().cast(),
+                rows,
+                cols,
+                scale_stride: if colwise { cols } else { 4 },
+                mode: NVTEScalingMode::NVTE_MXFP8_1D_SCALING,
+                input_dtype: NVTEDType::kNVTEFloat8E4M3,
+                output_dtype: NVTEDType::kNVTEBFloat16,
+                colwise,
+                swizzled: false,
+                group: Group::NONE,
+            };
+            // SAFETY: the arrays have the shapes that the arguments say.
+            let source = unsafe {
+                dequantize(&args, null_mut());
+                Microscaled::new(&args)
+            };
+            for (first, len) in [(0, cols), (32, 64), (5, 7), (5, 80), (64, 20)] {
+                for row in 0..rows {
+                    let (at, want) = (row * cols + first, &cast[row * cols + first..][..len]);
+                    let (mut halves, mut floats) = (vec![0; len], vec![0.0; len]);
+                    source.halves(at, &mut halves);
+                    source.floats(at, &mut floats);
+                    let bits = |x: &BF16| x.0;
+                    assert!(
+                        halves.iter().copied().eq(want.iter().map(bits)),
+                        "{colwise} {row} {first}"
+                    );
+                    let same = |(x, y): (&f32, &BF16)| x.to_bits() == y.to_f32().to_bits();
+                    assert!(floats.iter().zip(want).all(same), "{colwise} {row} {first}");
+                }
             }
         }
     }

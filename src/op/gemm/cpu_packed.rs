@@ -2,21 +2,23 @@
 //! reads them, and become what it multiplies on the way: float32, or, where the machine multiplies pairs of BF16 and
 //! BF16 holds every element of both, such pairs along k. So operands of 8 bits cost what those of 16 bits cost.
 //!
-//! One task computes an element of the product, along k in an order that depends on the kernel alone: the number of
-//! threads changes no bit.
+//! A is packed once, some columns of D at a time; each task packs the rows of B that it needs. One task computes an
+//! element of the product, along k in an order that depends on the kernel alone: the number of threads changes no bit.
 #![allow(unsafe_code)]
 
 use crate::backend::buf::Buf;
 use crate::backend::cpu::{Vectors, vectorized, vectors};
 use crate::backend::memory::{resize, room, zeros};
-use crate::backend::pool::parallel;
+use crate::backend::pool::{parallel, threads};
+use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
 /// Steps of a kernel along k for which both operands are packed at a time. A step takes one unit of each row: a
 /// float32, or a pair of BF16.
 const PANEL: usize = 1024;
-/// Steps that are summed up in registers. The packed rows of B that a kernel reads in them stay in a level 1 cache.
+/// Steps that are summed up in registers, twice as many of pairs: machines that multiply those fast have the larger
+/// level 1 cache in which the packed rows of B then stay.
 const DEPTH: usize = 256;
 /// Columns and rows of D that a task computes, multiples of those of every kernel: the packed rows of A that they need stay in a level 2 cache.
 const BLOCK: (usize, usize) = (128, 120);
@@ -25,14 +27,26 @@ const BLOCK: (usize, usize) = (128, 120);
 const PITCH: usize = PANEL + 16;
 /// Units of a row of A that are packed at a time.
 const LINE: usize = 256;
-/// Rows of B that a task packs.
+/// Rows of B that are packed at a time if they do not lie along k.
 const LINES: usize = 48;
+/// Blocks of columns of D for which A is packed at a time, at least: so little memory that the allocator keeps it, and
+/// its pages need not be cleared anew.
+const SLAB: usize = 8;
+/// Tasks for each of several threads, at least.
+const PARTS: usize = 4;
 /// Units that a task packs, and products that it sums, at least.
 const TASK: (usize, usize) = (1 << 14, 1 << 19);
 
 /// A line of a cache: vectors that start where one starts lie in one.
 #[repr(align(64))]
-struct Line(#[allow(dead_code)] [u32; 16]);
+#[derive(Clone, Default)]
+pub(super) struct Line(#[allow(dead_code)] [u32; 16]);
+
+/// The units in lines.
+pub(super) fn units(lines: &mut [Line]) -> &mut [u32] {
+    // SAFETY: a line is 16 units and nothing more.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), 16 * lines.len()) }
+}
 
 /// Where the elements of an operand come from, in the order in which they lie in memory.
 pub(super) trait Source: Sync {
@@ -40,6 +54,10 @@ pub(super) trait Source: Sync {
     fn floats(&self, at: usize, to: &mut [f32]);
     /// Elements from number `at` on as the bits of BF16, which holds them.
     fn halves(&self, at: usize, to: &mut [u16]);
+    /// The address of `len` elements from number `at` on, if they are BF16 (`halves`) or float32.
+    fn in_place(&self, halves: bool, at: usize, len: usize) -> Option<*const u32>;
+    /// Asks for elements that are used soon; the range may pass the end.
+    fn prefetch(&self, at: usize, len: usize);
 }
 
 /// An operand `[outer, k]`, or `[k, outer]` if `k_major`.
@@ -50,14 +68,45 @@ pub(super) struct Operand<'a> {
     pub k_major: bool,
 }
 
-/// Adds a part of a row of D to its sums: `add(block, row, column, sums, part)`.
-type AddBlock<'a> = dyn Fn(usize, usize, usize, &mut [f32], &[f32]) + Sync + 'a;
-
-/// How the sums over blocks of k are added up, if not simply.
+/// Factors of the sums over blocks of k.
 pub(super) struct Blocks<'a> {
     /// Elements along k of a block: a divisor of the depth of a panel.
     pub depth: usize,
-    pub add: &'a AddBlock<'a>,
+    /// Of each block of k, those of the columns of D, and those of the rows. Each block has room for whole tasks.
+    pub columns: &'a [f32],
+    pub rows: &'a [f32],
+    /// Whether the sums are first multiplied by the factors of the rows.
+    pub rows_first: bool,
+}
+
+impl Blocks<'_> {
+    /// Places of the factors of a block, for so many columns or rows of D.
+    pub fn places(columns: usize, rows: usize) -> (usize, usize) {
+        (columns.next_multiple_of(BLOCK.0), rows.next_multiple_of(BLOCK.1))
+    }
+
+    /// The factors of a tile of D `[n, m]` at that row and column, in the block of k that has the element `k`.
+    fn of_tile(
+        &self,
+        kernel: &Kernel,
+        (m, n): (usize, usize),
+        k: usize,
+        (row, column): (usize, usize),
+    ) -> Factors {
+        let (number, places) = (k / self.depth, Self::places(m, n));
+        let columns = &self.columns[number * places.0 + column..][..kernel.width];
+        let rows = &self.rows[number * places.1 + row..][..kernel.rows];
+        let (columns, rows) = (columns.as_ptr(), rows.as_ptr());
+        Factors { columns, rows, rows_first: self.rows_first }
+    }
+}
+
+/// Factors of the sums of a tile.
+#[derive(Clone, Copy)]
+struct Factors {
+    columns: *const f32,
+    rows: *const f32,
+    rows_first: bool,
 }
 
 /// The innermost loop of a product.
@@ -71,9 +120,9 @@ pub(super) struct Kernel {
     tile: Tile,
 }
 
-/// `tile(steps, a, b, sums)` adds to `sums[rows][width]`, whose rows are those of a block, the products of
-/// `a[steps][width]` and rows of B that are [`PITCH`] apart.
-type Tile = unsafe fn(usize, *const u32, *const u32, *mut f32);
+/// `tile(steps, a, b, sums, factors)` adds to `sums[rows][width]`, whose rows are those of a block, the products of
+/// `a[steps][width]` and rows of B that are [`PITCH`] apart, by factors if there are any.
+type Tile = unsafe fn(usize, *const u32, *const u32, *mut f32, Option<Factors>);
 
 /// Lanes of vectors that a kernel is made of.
 pub(super) trait Lanes {
@@ -96,6 +145,21 @@ pub(super) trait Lanes {
     /// # Safety
     /// There is room for `COUNT` floats.
     unsafe fn store(sums: Self::Sums, to: *mut f32);
+    /// One number in all lanes.
+    ///
+    /// # Safety
+    /// As [`Self::start`].
+    unsafe fn all(x: f32) -> Self::Sums;
+    /// `to + part * first * second`, rounded after the first factor and after the sum.
+    ///
+    /// # Safety
+    /// As [`Self::start`].
+    unsafe fn scaled(
+        to: Self::Sums,
+        part: Self::Sums,
+        first: Self::Sums,
+        second: Self::Sums,
+    ) -> Self::Sums;
 }
 
 /// The kernel of two vectors of columns and `R` rows.
@@ -108,12 +172,15 @@ unsafe fn tile<L: Lanes, const R: usize>(
     mut a: *const u32,
     mut b: *const u32,
     to: *mut f32,
+    factors: Option<Factors>,
 ) {
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         let at = |r: usize, i: usize| to.add(r * BLOCK.0 + i * L::COUNT);
-        let mut sums: [[L::Sums; 2]; R] =
-            std::array::from_fn(|r| [L::start(at(r, 0)), L::start(at(r, 1))]);
+        let mut sums: [[L::Sums; 2]; R] = match factors {
+            None => std::array::from_fn(|r| [L::start(at(r, 0)), L::start(at(r, 1))]),
+            Some(_) => [[L::all(0.0); 2]; R],
+        };
         for _ in 0..steps {
             let columns = [L::load(a), L::load(a.add(L::COUNT))];
             for (r, sums) in sums.iter_mut().enumerate() {
@@ -122,6 +189,16 @@ unsafe fn tile<L: Lanes, const R: usize>(
                 sums[1] = L::add(sums[1], columns[1], row);
             }
             (a, b) = (a.add(2 * L::COUNT), b.add(1));
+        }
+        if let Some(Factors { columns, rows, rows_first }) = factors {
+            let columns = [L::start(columns), L::start(columns.add(L::COUNT))];
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let row = L::all(*rows.add(r));
+                for (i, (sums, &column)) in sums.iter_mut().zip(&columns).enumerate() {
+                    let (first, second) = if rows_first { (row, column) } else { (column, row) };
+                    *sums = L::scaled(L::start(at(r, i)), *sums, first, second);
+                }
+            }
         }
         for (r, sums) in sums.iter().enumerate() {
             L::store(sums[0], at(r, 0));
@@ -170,13 +247,21 @@ impl<const PAIRS: bool> Lanes for Plain<PAIRS> {
         // SAFETY: the caller keeps to the `# Safety` section of the trait.
         unsafe { to.cast::<[f32; 8]>().write_unaligned(sums) }
     }
+    #[inline(always)]
+    unsafe fn all(x: f32) -> [f32; 8] {
+        [x; 8]
+    }
+    #[inline(always)]
+    unsafe fn scaled(to: [f32; 8], part: [f32; 8], a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| (part[i] * a[i]).mul_add(b[i], to[i]))
+    }
 }
 
 const PLAIN: Kernel = Kernel { width: 16, rows: 4, pairs: false, tile: tile::<Plain<false>, 4> };
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    use super::{Kernel, Lanes, tile};
+    use super::{Factors, Kernel, Lanes, tile};
     use std::arch::x86_64::*;
 
     pub struct Avx2;
@@ -213,6 +298,16 @@ pub(super) mod x86 {
             // SAFETY: the caller keeps to the `# Safety` section of the trait.
             unsafe { _mm256_storeu_ps(to, sums) }
         }
+        #[inline(always)]
+        unsafe fn all(x: f32) -> __m256 {
+            // SAFETY: the caller keeps to the `# Safety` section of the trait.
+            unsafe { _mm256_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn scaled(to: __m256, part: __m256, first: __m256, second: __m256) -> __m256 {
+            // SAFETY: the caller keeps to the `# Safety` section of the trait.
+            unsafe { _mm256_fmadd_ps(_mm256_mul_ps(part, first), second, to) }
+        }
     }
 
     impl Lanes for Avx512 {
@@ -244,6 +339,16 @@ pub(super) mod x86 {
         unsafe fn store(sums: __m512, to: *mut f32) {
             // SAFETY: the caller keeps to the `# Safety` section of the trait.
             unsafe { _mm512_storeu_ps(to, sums) }
+        }
+        #[inline(always)]
+        unsafe fn all(x: f32) -> __m512 {
+            // SAFETY: the caller keeps to the `# Safety` section of the trait.
+            unsafe { _mm512_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn scaled(to: __m512, part: __m512, first: __m512, second: __m512) -> __m512 {
+            // SAFETY: the caller keeps to the `# Safety` section of the trait.
+            unsafe { _mm512_fmadd_ps(_mm512_mul_ps(part, first), second, to) }
         }
     }
 
@@ -277,14 +382,30 @@ pub(super) mod x86 {
             // SAFETY: the caller keeps to the `# Safety` section of the trait.
             unsafe { _mm512_storeu_ps(to, sums) }
         }
+        #[inline(always)]
+        unsafe fn all(x: f32) -> __m512 {
+            // SAFETY: the caller keeps to the `# Safety` section of the trait.
+            unsafe { _mm512_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn scaled(to: __m512, part: __m512, first: __m512, second: __m512) -> __m512 {
+            // SAFETY: the caller keeps to the `# Safety` section of the trait.
+            unsafe { _mm512_fmadd_ps(_mm512_mul_ps(part, first), second, to) }
+        }
     }
 
     macro_rules! kernels {
         ($($name:ident = $run:ident, $features:literal, $lanes:ident, $rows:literal, $pairs:literal;)+) => {$(
             #[target_feature(enable = $features)]
-            unsafe fn $run(steps: usize, a: *const u32, b: *const u32, to: *mut f32) {
+            unsafe fn $run(
+                steps: usize,
+                a: *const u32,
+                b: *const u32,
+                to: *mut f32,
+                factors: Option<Factors>,
+            ) {
                 // SAFETY: whoever calls a kernel keeps to the promises of its type.
-                unsafe { tile::<$lanes, $rows>(steps, a, b, to) }
+                unsafe { tile::<$lanes, $rows>(steps, a, b, to, factors) }
             }
             pub const $name: Kernel =
                 Kernel { width: 2 * $lanes::COUNT, rows: $rows, pairs: $pairs, tile: $run };
@@ -334,7 +455,7 @@ pub(super) mod x86 {
 /// Whether pairs of BF16 are multiplied at twice the speed of float32. Intel's processors take two cycles for what AMD's
 /// do in one, so that float32 is faster there.
 #[cfg(target_arch = "x86_64")]
-fn pairs_are_fast() -> bool {
+pub(super) fn pairs_are_fast() -> bool {
     static FAST: OnceLock<bool> = OnceLock::new();
     *FAST.get_or_init(|| {
         let vendor = std::arch::x86_64::__cpuid(0);
@@ -360,7 +481,7 @@ pub(super) fn kernel(halves: bool) -> &'static Kernel {
     }
 }
 
-/// `to[c][r] = from[r][c]`; rows of `from` and of `to` are so far apart.
+/// `to[c][r] = from[r][c]`; rows of `from` and of `to` are so far apart. Asks for the rows of `from` that follow.
 ///
 /// # Safety
 /// The elements are there, and nobody else uses those of `to`.
@@ -381,12 +502,19 @@ unsafe fn transpose(
     };
     #[cfg(target_arch = "x86_64")]
     if vectors() != Vectors::Baseline {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let (whole_rows, whole_cols) = (rows / 8 * 8, cols / 8 * 8);
         for r in (0..whole_rows).step_by(8) {
             for c in (0..whole_cols).step_by(8) {
                 // SAFETY: the caller keeps to the `# Safety` section of this function; the machine has AVX2.
                 unsafe {
                     let (from, to) = (from.add(r * from_pitch + c), to.add(c * to_pitch + r));
+                    if c % 16 == 0 {
+                        for next in 8..16 {
+                            let address = from.wrapping_add(next * from_pitch);
+                            _mm_prefetch::<_MM_HINT_T0>(address.cast());
+                        }
+                    }
                     x86::transpose8(from, from_pitch, to, to_pitch);
                 }
             }
@@ -455,10 +583,11 @@ struct Packing {
 /// Scratch of a thread that sums.
 #[derive(Default)]
 struct Summing {
+    /// Packed rows of B.
+    rows: Vec<Line>,
+    packing: Packing,
     /// Sums of the block of D.
     block: Vec<f32>,
-    /// Those of a block of k.
-    part: Vec<f32>,
     more: Vec<f32>,
 }
 
@@ -468,15 +597,32 @@ impl Kernel {
         if self.pairs { 2 } else { 1 }
     }
 
+    /// The address of the units of as many rows as a tile has, from `row` and `start` on, if they lie in memory as they
+    /// are multiplied.
+    fn in_place(&self, a: &Operand, row: usize, start: usize, depth: usize) -> Option<*const u32> {
+        if !a.k.is_multiple_of(self.unit()) || !depth.is_multiple_of(self.unit()) {
+            return None;
+        }
+        let len = (self.width - 1) * a.k + depth;
+        let from = a.source.in_place(self.pairs, row * a.k + start, len)?;
+        from.is_aligned().then_some(from)
+    }
+
     /// Packs A from depth `start` on: for `width` rows each, `[steps][width]`.
     ///
     /// # Safety
     /// `to` has room for that, and nobody else uses it.
-    unsafe fn pack_columns(&self, a: &Operand, start: usize, depth: usize, to: Buf<u32>) {
+    unsafe fn pack_columns(
+        &self,
+        a: &Operand,
+        columns: Range<usize>,
+        (start, depth): (usize, usize),
+        to: Buf<u32>,
+    ) {
         let (width, steps) = (self.width, depth.div_ceil(self.unit()));
         let pack = |scratch: &mut Packing, part: usize| {
-            let first = part * width;
-            let rows = width.min(a.outer - first);
+            let first = columns.start + part * width;
+            let rows = width.min(columns.end - first);
             // SAFETY: each task has its own part.
             let to = unsafe { to.slice_mut(part * steps * width, steps * width) };
             let Packing { lines, halves } = scratch;
@@ -493,56 +639,68 @@ impl Kernel {
             for (i, to) in to.chunks_mut(LINE * width).enumerate() {
                 let (at, steps) = (i * LINE * self.unit(), to.len() / width);
                 let depth = (steps * self.unit()).min(depth - at);
-                for (row, line) in lines.chunks_exact_mut(LINE).take(rows).enumerate() {
-                    a.along(self.pairs, first + row, start + at, depth, &mut line[..steps]);
-                }
-                // SAFETY: the lines and the part have these elements.
-                unsafe {
-                    transpose(lines.as_ptr(), LINE, (width, steps), to.as_mut_ptr(), width);
-                }
+                let in_place = match rows == width {
+                    true => self.in_place(a, first, start + at, depth),
+                    false => None,
+                };
+                let (from, pitch) = match in_place {
+                    Some(from) => (from, a.k / self.unit()),
+                    None => {
+                        for (row, line) in lines.chunks_exact_mut(LINE).take(rows).enumerate() {
+                            a.along(self.pairs, first + row, start + at, depth, &mut line[..steps]);
+                        }
+                        (lines.as_ptr(), LINE)
+                    }
+                };
+                // SAFETY: the operand, or the lines, and the part have these elements.
+                unsafe { transpose(from, pitch, (width, steps), to.as_mut_ptr(), width) };
             }
             0
         };
         let least = TASK.0.div_ceil((width * steps).max(1));
-        parallel(a.outer.div_ceil(width)).with_min_len(least).max_init(Packing::default, pack);
+        parallel(columns.len().div_ceil(width))
+            .with_min_len(least)
+            .max_init(Packing::default, pack);
     }
 
-    /// Packs B from depth `start` on: rows that are [`PITCH`] apart, as many as make whole tiles.
-    ///
-    /// # Safety
-    /// `to` has room for that, and nobody else uses it.
-    unsafe fn pack_rows(&self, b: &Operand, start: usize, depth: usize, to: Buf<u32>) {
+    /// Packs rows of B from depth `start` on, which are [`PITCH`] apart then, as many as make whole tiles.
+    fn pack_rows(
+        &self,
+        b: &Operand,
+        (row, count): (usize, usize),
+        (start, depth): (usize, usize),
+        to: &mut [u32],
+        scratch: &mut Packing,
+    ) {
         let steps = depth.div_ceil(self.unit());
-        let all = b.outer.next_multiple_of(self.rows);
-        // SAFETY: each task has its own rows.
-        let line = |row: usize| unsafe { to.slice_mut(row * PITCH, steps) };
-        let pack = |scratch: &mut Packing, part: usize| {
-            let rows = part * LINES..all.min((part + 1) * LINES);
-            let there = rows.start..rows.end.min(b.outer);
-            (there.end..rows.end).for_each(|row| line(row).fill(0));
-            if !b.k_major {
-                there.for_each(|row| b.along(self.pairs, row, start, depth, line(row)));
-                return 0;
+        let missing = count..count.next_multiple_of(self.rows);
+        missing.for_each(|r| to[r * PITCH..][..steps].fill(0));
+        if !b.k_major {
+            for r in 0..count {
+                if r + 1 < count {
+                    b.source.prefetch((row + r + 1) * b.k + start, depth);
+                }
+                b.along(self.pairs, row + r, start, depth, &mut to[r * PITCH..][..steps]);
             }
-            let Packing { lines, halves } = scratch;
-            let count = there.len();
-            resize(lines, LINES * LINE);
+            return;
+        }
+        let Packing { lines, halves } = scratch;
+        resize(lines, LINES * LINE);
+        for first in (0..count).step_by(LINES) {
+            let count = LINES.min(count - first);
             for at in (0..steps).step_by(LINE) {
                 let steps = LINE.min(steps - at);
                 for (step, units) in lines.chunks_exact_mut(LINES).take(steps).enumerate() {
                     let k = start + (at + step) * self.unit();
-                    b.across(self.pairs, there.start, k, &mut units[..count], halves);
+                    b.across(self.pairs, row + first, k, &mut units[..count], halves);
                 }
-                // SAFETY: the lines have these units, and the rows are those of this task.
+                let to = &mut to[first * PITCH + at..][..(count - 1) * PITCH + steps];
+                // SAFETY: the lines and the rows have these units.
                 unsafe {
-                    let to = to.slice_mut(there.start * PITCH + at, (count - 1) * PITCH + steps);
                     transpose(lines.as_ptr(), LINES, (steps, count), to.as_mut_ptr(), PITCH);
                 }
             }
-            0
-        };
-        let least = TASK.0.div_ceil((LINES * steps).max(1));
-        parallel(all.div_ceil(LINES)).with_min_len(least).max_init(Packing::default, pack);
+        }
     }
 
     /// Computes the product D `[n, m]` of A `[m, k]` and B `[n, k]`, and gives it to `finish(row, column, sums,
@@ -555,84 +713,99 @@ impl Kernel {
     ) -> u32 {
         let (m, n, k) = (a.outer, b.outer, a.k);
         let panel = PANEL * self.unit();
-        let steps_at_once = blocks.map_or(DEPTH, |blocks| blocks.depth / self.unit());
+        let steps_at_once = blocks.map_or(DEPTH * self.unit(), |blocks| blocks.depth / self.unit());
         let most = k.min(panel).div_ceil(self.unit());
-        // What is packed is written before it is read, so that nobody clears it.
-        let lengths =
-            [m.next_multiple_of(self.width) * most, n.next_multiple_of(self.rows) * PITCH];
-        let mut memory = lengths.map(|len| room::<Line>(len.div_ceil(16)));
-        // SAFETY: the vectors have that room, and live longer than the buffers.
-        let [columns, rows] =
-            [0, 1].map(|i| unsafe { Buf::new(memory[i].as_mut_ptr().cast(), lengths[i]) });
         // Sums of the panels before.
         let mut partial = zeros::<f32>(if k > panel { m * n } else { 0 });
-        // SAFETY: as above.
+        // SAFETY: the vector lives longer than the buffer.
         let partial = unsafe { Buf::<f32>::new(partial.as_mut_ptr().cast(), partial.len()) };
         let (across, down) = (m.div_ceil(BLOCK.0), n.div_ceil(BLOCK.1));
+        // Blocks of columns that are packed at a time, and the parts of them that tasks share.
+        let threads = if m * n * k < 2 * TASK.1 { 1 } else { threads() };
+        let parts = match threads {
+            1 => 1,
+            threads => (PARTS * threads).div_ceil(down.max(1)).min(across.max(1)),
+        };
+        let slab = SLAB.max(parts).min(across);
+        let part = slab.div_ceil(parts).max(1);
+        let parts = slab.div_ceil(part);
+        // What is packed is written before it is read, so that nobody clears it.
+        let length = (slab * BLOCK.0).min(m.next_multiple_of(self.width)) * most;
+        let mut memory = room::<Line>(length.div_ceil(16));
+        // SAFETY: the vector has that room, and lives longer than the buffer.
+        let columns = unsafe { Buf::<u32>::new(memory.as_mut_ptr().cast(), length) };
         let mut largest = 0;
-        for start in (0..k.max(1)).step_by(panel) {
+        let slabs = |start| (0..across).step_by(slab.max(1)).map(move |first| (start, first));
+        for (start, first) in (0..k.max(1)).step_by(panel).flat_map(slabs) {
             let depth = panel.min(k - start);
             let steps = depth.div_ceil(self.unit());
-            // SAFETY: the memory has room for a panel.
-            unsafe {
-                self.pack_columns(a, start, depth, columns);
-                self.pack_rows(b, start, depth, rows);
-            }
+            let blocks_here = first..across.min(first + slab);
+            let end = m.min(blocks_here.end * BLOCK.0);
+            // SAFETY: the memory has room for a panel of these columns.
+            unsafe { self.pack_columns(a, first * BLOCK.0..end, (start, depth), columns) };
             let last = start + depth == k;
             let task = |scratch: &mut Summing, task: usize| {
-                let (row, column) = (task / across * BLOCK.1, task % across * BLOCK.0);
-                let (height, width) = (BLOCK.1.min(n - row), BLOCK.0.min(m - column));
-                let Summing { block, part, more } = scratch;
-                let area = BLOCK.0 * BLOCK.1;
-                resize(block, area);
-                resize(part, if blocks.is_some() { area } else { 0 });
-                // SAFETY: each task has its own part of the sums.
-                let before = |r: usize| unsafe { partial.slice_mut((row + r) * m + column, width) };
-                block.fill(0.0);
-                if start > 0 {
-                    for (r, sums) in block.chunks_exact_mut(BLOCK.0).take(height).enumerate() {
-                        sums[..width].copy_from_slice(before(r));
-                    }
+                let row = task / parts * BLOCK.1;
+                let height = BLOCK.1.min(n - row);
+                let Summing { rows, packing, block, more } = scratch;
+                let lines = height.next_multiple_of(self.rows) * PITCH / 16;
+                if rows.capacity() < lines {
+                    *rows = room(lines);
                 }
-                for at in (0..steps).step_by(steps_at_once) {
-                    let count = steps_at_once.min(steps - at);
-                    let sums = if blocks.is_some() { &mut *part } else { &mut *block };
-                    if blocks.is_some() {
-                        sums.fill(0.0);
+                resize(block, BLOCK.0 * BLOCK.1);
+                // SAFETY: the vector has that room. What is packed is written before it is read.
+                let rows: &mut [u32] =
+                    unsafe { std::slice::from_raw_parts_mut(rows.as_mut_ptr().cast(), 16 * lines) };
+                self.pack_rows(b, (row, height), (start, depth), rows, packing);
+                let mut most = 0;
+                let blocks_of_task = blocks_here.clone().skip(task % parts * part).take(part);
+                for column in blocks_of_task.map(|block| block * BLOCK.0) {
+                    let width = BLOCK.0.min(m - column);
+                    // SAFETY: each task has its own part of the sums.
+                    let before =
+                        |r: usize| unsafe { partial.slice_mut((row + r) * m + column, width) };
+                    block.fill(0.0);
+                    if start > 0 {
+                        for (r, sums) in block.chunks_exact_mut(BLOCK.0).take(height).enumerate() {
+                            sums[..width].copy_from_slice(before(r));
+                        }
                     }
-                    for r in (0..height).step_by(self.rows) {
-                        for c in (0..width).step_by(self.width) {
-                            let first = (column + c) * steps + at * self.width;
-                            // SAFETY: nobody writes to packed units now; the kernel is for this machine. A block
-                            // has room for whole tiles.
-                            unsafe {
-                                let a = columns.slice(first, count * self.width).as_ptr();
-                                let units = (self.rows - 1) * PITCH + count;
-                                let b = rows.slice((row + r) * PITCH + at, units).as_ptr();
-                                (self.tile)(count, a, b, sums[r * BLOCK.0 + c..].as_mut_ptr());
+                    for at in (0..steps).step_by(steps_at_once) {
+                        let count = steps_at_once.min(steps - at);
+                        for r in (0..height).step_by(self.rows) {
+                            for c in (0..width).step_by(self.width) {
+                                let of_tile = |blocks: &Blocks| {
+                                    let k = start + at * self.unit();
+                                    blocks.of_tile(self, (m, n), k, (row + r, column + c))
+                                };
+                                let factors = blocks.map(of_tile);
+                                let of_part = column - first * BLOCK.0 + c;
+                                let of_a = of_part * steps + at * self.width;
+                                // SAFETY: nobody writes to packed units now; the kernel is for this machine. A
+                                // block has room for whole tiles, as have the factors.
+                                unsafe {
+                                    let a = columns.slice(of_a, count * self.width).as_ptr();
+                                    let units = (self.rows - 1) * PITCH + count;
+                                    let b = rows[r * PITCH + at..][..units].as_ptr();
+                                    let sums = block[r * BLOCK.0 + c..].as_mut_ptr();
+                                    (self.tile)(count, a, b, sums, factors);
+                                }
                             }
                         }
                     }
-                    if let Some(blocks) = blocks {
-                        let number = (start + at * self.unit()) / blocks.depth;
-                        let lines = block.chunks_exact_mut(BLOCK.0).zip(part.chunks_exact(BLOCK.0));
-                        for (r, (sums, part)) in lines.take(height).enumerate() {
-                            let (sums, part) = (&mut sums[..width], &part[..width]);
-                            (blocks.add)(number, row + r, column, sums, part);
+                    for (r, sums) in block.chunks_exact_mut(BLOCK.0).take(height).enumerate() {
+                        let sums = &mut sums[..width];
+                        match last {
+                            true => most = finish(row + r, column, sums, more).max(most),
+                            false => before(r).copy_from_slice(sums),
                         }
-                    }
-                }
-                let mut most = 0;
-                for (r, sums) in block.chunks_exact_mut(BLOCK.0).take(height).enumerate() {
-                    match last {
-                        true => most = finish(row + r, column, &mut sums[..width], more).max(most),
-                        false => before(r).copy_from_slice(&sums[..width]),
                     }
                 }
                 most
             };
-            let least = TASK.1.div_ceil((BLOCK.0 * BLOCK.1 * depth).max(1));
-            largest = parallel(across * down).with_min_len(least).max_init(Summing::default, task);
+            let least = TASK.1.div_ceil((BLOCK.0 * BLOCK.1 * depth * part).max(1));
+            let tasks = parallel(parts * down).with_min_len(least);
+            largest = tasks.max_init(Summing::default, task).max(largest);
         }
         largest
     }
@@ -680,21 +853,71 @@ mod tests {
             let bits = |x: i8| ((f32::from(x) / 8.0).to_bits() >> 16) as u16;
             to.iter_mut().zip(&self.0[at..]).for_each(|(to, &x)| *to = bits(x));
         }
+        fn in_place(&self, _: bool, _: usize, _: usize) -> Option<*const u32> {
+            None
+        }
+        fn prefetch(&self, _: usize, _: usize) {}
+    }
+
+    /// The same where they lie as they are multiplied.
+    struct InPlace(Vec<u16>, Vec<f32>);
+
+    impl InPlace {
+        fn new(of: &Eighths) -> Self {
+            let (mut halves, mut floats) = (zeros(of.0.len()), zeros(of.0.len()));
+            of.halves(0, &mut halves);
+            of.floats(0, &mut floats);
+            Self(halves, floats)
+        }
+    }
+
+    impl Source for InPlace {
+        fn floats(&self, at: usize, to: &mut [f32]) {
+            to.copy_from_slice(&self.1[at..][..to.len()]);
+        }
+        fn halves(&self, at: usize, to: &mut [u16]) {
+            to.copy_from_slice(&self.0[at..][..to.len()]);
+        }
+        fn in_place(&self, halves: bool, at: usize, len: usize) -> Option<*const u32> {
+            Some(match halves {
+                true => self.0[at..][..len].as_ptr().cast(),
+                false => self.1[at..][..len].as_ptr().cast(),
+            })
+        }
+        fn prefetch(&self, _: usize, _: usize) {}
     }
 
     fn check(kernel: &Kernel, (m, n, k): (usize, usize, usize), majors: [bool; 2], depth: usize) {
         let (a, b) = (Eighths::new(m * k, 1), Eighths::new(n * k, 2));
-        let operand = |source, outer, k_major| Operand { source, outer, k, k_major };
-        let operands = [&operand(&a, m, majors[0]), &operand(&b, n, majors[1])];
-        // A block counts as often as its number says; without blocks each counts once.
-        let scaled = |block: usize, _: usize, _: usize, sums: &mut [f32], part: &[f32]| {
-            sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += (block + 1) as f32 * x);
+        // A block counts as often as its number says, and without blocks each counts once.
+        let places = Blocks::places(m, n);
+        let factors = |places: usize, first: usize| -> Vec<f32> {
+            let of_block = |block| std::iter::repeat_n((first + block) as f32, places);
+            (0..k.div_ceil(depth.max(1))).flat_map(of_block).collect()
         };
-        let blocks = Blocks { depth, add: &scaled };
+        let (columns, rows) = (factors(places.0, 1), vec![1.0; places.1 * k]);
+        let blocks = Blocks { depth, columns: &columns, rows: &rows, rows_first: n % 2 == 0 };
+        let held = [&a, &b].map(InPlace::new);
+        let sources: [[&dyn Source; 2]; 2] = [[&a, &b], [&held[0], &held[1]]];
+        for [a_source, b_source] in sources {
+            let operand = |source, outer, k_major| Operand { source, outer, k, k_major };
+            let operands = [&operand(a_source, m, majors[0]), &operand(b_source, n, majors[1])];
+            check_product(kernel, operands, &blocks, [&a, &b]);
+        }
+    }
+
+    fn check_product(
+        kernel: &Kernel,
+        operands @ [a, b]: [&Operand; 2],
+        blocks: &Blocks,
+        values: [&Eighths; 2],
+    ) {
+        let (m, n, k, depth) = (a.outer, b.outer, a.k, blocks.depth);
+        let majors = [a.k_major, b.k_major];
         let seen = zeros::<f32>(m * n);
         // SAFETY: the vector lives longer than the buffer.
         let sums = unsafe { Buf::<f32>::new(seen.as_ptr().cast(), seen.len()) };
-        let most = kernel.multiply(operands, (depth > 0).then_some(&blocks), |j, i, part, _| {
+        let most = kernel.multiply(operands, (depth > 0).then_some(blocks), |j, i, part, _| {
             // SAFETY: each part of the product is given once.
             let to = unsafe { sums.slice_mut(j * m + i, part.len()) };
             to.iter_mut().zip(part).for_each(|(to, part)| *to += 1.0 + *part);
@@ -708,7 +931,9 @@ mod tests {
             for i in 0..m {
                 let term = |c: usize| {
                     let times = c.checked_div(depth).map_or(1, |block| block + 1);
-                    times as i64 * at(&a, majors[0], m, i, c) * at(&b, majors[1], n, j, c)
+                    times as i64
+                        * at(values[0], majors[0], m, i, c)
+                        * at(values[1], majors[1], n, j, c)
                 };
                 let want = (0..k).map(term).sum::<i64>() as f32 / 64.0 + 1.0;
                 let (rows, pairs) = (kernel.rows, kernel.pairs);
