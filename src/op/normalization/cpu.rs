@@ -1,5 +1,5 @@
-//! Reference of the normalizations (spec pointwise_norm 8.3, 8.5). Sums are in float64, all else is
-//! in float32.
+//! Reference of the normalizations (spec pointwise_norm 8.3, 8.5). Sums are in float64, those of a few elements of
+//! forward passes and all else in float32.
 #![allow(unsafe_code)]
 
 use crate::backend::args::{Cast, Gamma, NormBackwardArgs, NormForwardArgs, Outcome, QuantizeArgs};
@@ -90,26 +90,40 @@ vectorized! {
     }
 }
 
-vectorized! {
-    fn sum_of(x: &[f32]) -> f64 {
-        let mut sums = [0.0f64; LANES];
-        let add = |(sum, &x): (&mut f64, &f32)| *sum += x as f64;
-        let (whole, rest) = x.as_chunks::<LANES>();
+/// The sum of the terms of elements: element `i` goes to sum `i % COUNT`, by way of a float32 for each `RUN` of them.
+#[inline(always)]
+fn sum_by(x: &[f32], term: impl Fn(f32) -> f32) -> f64 {
+    const COUNT: usize = 4 * LANES;
+    const RUN: usize = 8;
+    let mut totals = [0.0f64; COUNT];
+    for run in x.chunks(RUN * COUNT) {
+        let mut sums = [0.0f32; COUNT];
+        let add = |(sum, &x): (&mut f32, &f32)| *sum += term(x);
+        let (whole, rest) = run.as_chunks::<COUNT>();
         whole.iter().for_each(|x| sums.iter_mut().zip(x).for_each(add));
         sums.iter_mut().zip(rest).for_each(add);
-        sums.iter().sum()
+        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
+    }
+    let mut len = COUNT;
+    while len > 1 {
+        len /= 2;
+        for i in 0..len {
+            totals[i] += totals[i + len];
+        }
+    }
+    totals[0]
+}
+
+vectorized! {
+    fn sum_of(x: &[f32]) -> f64 {
+        sum_by(x, |x| x)
     }
 }
 
 vectorized! {
     /// The sum of the squares of the distances from `mu`.
-    fn squares_of(x: &[f32], mu: f64) -> f64 {
-        let mut sums = [0.0f64; LANES];
-        let add = |(sum, &x): (&mut f64, &f32)| *sum += (x as f64 - mu) * (x as f64 - mu);
-        let (whole, rest) = x.as_chunks::<LANES>();
-        whole.iter().for_each(|x| sums.iter_mut().zip(x).for_each(add));
-        sums.iter_mut().zip(rest).for_each(add);
-        sums.iter().sum()
+    fn squares_of(x: &[f32], mu: f32) -> f64 {
+        sum_by(x, |x| (x - mu) * (x - mu))
     }
 }
 
@@ -186,6 +200,8 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
     let beta = unsafe { Buf::<G>::optional(a.beta, cols).map(|beta| floats(beta, 0, cols)) };
     let beta = beta.unwrap_or_else(|| zeros(cols));
     let (epsilon, output_dtype) = (a.epsilon as f64, a.cast.output_dtype);
+    // The amax is that of the values rounded to the output's dtype.
+    let rounds = !a.cast.amax.is_null();
     let normalize = |x: &mut Vec<f32>, (row, v): (usize, &mut [f32])| {
         let row = first + row;
         resize(x, cols);
@@ -206,9 +222,8 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
             }
         }
         let n = cols as f64;
-        let mu = if layer { sum_of(x) / n } else { 0.0 };
+        let mu = if layer { (sum_of(x) / n) as f32 } else { 0.0 };
         let rsigma = (1.0 / (squares_of(x, mu) / n + epsilon).sqrt()) as f32;
-        let mu = mu as f32;
         scaled(x, mu, rsigma, &gamma, &beta, v);
         // SAFETY: the caller's promise: an element for each row, which only this task writes.
         unsafe {
@@ -218,7 +233,7 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
             }
         }
         match output_dtype {
-            // The amax is that of the values rounded to the output's dtype.
+            _ if !rounds => {}
             NVTEDType::kNVTEFloat16 => round_to(v, PhantomData::<F16>),
             NVTEDType::kNVTEBFloat16 => round_to(v, PhantomData::<BF16>),
             _ => {}
