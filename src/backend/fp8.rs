@@ -872,27 +872,10 @@ mod x86 {
         if matches!(I::DTYPE, kNVTEFloat8E4M3) { 256.0 } else { 1.0 }
     }
 
-    /// Half of the 16 bits of BF16 for each magnitude of a code: the upper one or the lower one.
-    const fn halves_of_codes<I: Element>(upper: bool) -> [u8; 128] {
-        let (mantissa, least, _) = format::<I>();
-        let infinite = if mantissa == 2 { 0x7C } else { 0x80 };
-        let (mut halves, mut code) = ([0; 128], 0);
-        while code < 128 {
-            let value = match code >> mantissa {
-                0 => (code as f32 * f32::from_bits((least - (mantissa << 23)) as u32)).to_bits(),
-                _ => ((code << (23 - mantissa)) + least - (1 << 23)) as u32,
-            };
-            let value = if code == infinite { 0x7F80_0000 } else { value };
-            halves[code as usize] = if upper { value >> 24 } else { value >> 16 } as u8;
-            code += 1;
-        }
-        halves
-    }
-
     /// Looks up the bits of BF16 for 64 codes at a time. Codes of NaN are decoded one by one.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     pub fn look_up_line<I: Element>(input: &[I], output: &mut [u16]) {
-        let tables = const { [halves_of_codes::<I>(false), halves_of_codes::<I>(true)] };
+        let tables = const { &wide::halves::<I>() };
         // SAFETY: the arrays have 128 bytes.
         let tables = tables.each_ref().map(|table| unsafe {
             let at = table.as_ptr();
@@ -910,7 +893,7 @@ mod x86 {
                 return one_by_one.for_each(|(x, y)| *y = BF16::from_f32(x.to_f32()).0);
             }
             let codes = _mm512_permutexvar_epi64(order, codes);
-            let [low, high] = tables.map(|[near, far]| _mm512_permutex2var_epi8(near, codes, far));
+            let [high, low] = tables.map(|[near, far]| _mm512_permutex2var_epi8(near, codes, far));
             let signs = _mm512_andnot_si512(_mm512_set1_epi8(0x7F), codes);
             let high = _mm512_or_si512(high, signs);
             // SAFETY: there is room for 64 halves.

@@ -535,11 +535,17 @@ vectorized! {
 }
 
 impl Operand<'_> {
-    /// Units of a row from depth `start` on; an element that is missing in the last one is 0.
-    fn along(&self, pairs: bool, row: usize, start: usize, depth: usize, to: &mut [u32]) {
+    /// Units of `depth` elements of a row from depth `start` on; zeros for what is missing in the last ones.
+    pub(super) fn along(
+        &self,
+        pairs: bool,
+        row: usize,
+        start: usize,
+        depth: usize,
+        to: &mut [u32],
+    ) {
         let at = row * self.k + start;
-        let len = to.len();
-        let memory = to.as_mut_ptr();
+        let (len, memory) = (to.len(), to.as_mut_ptr());
         if pairs {
             // SAFETY: a unit is two halves, and any bits are a value of either.
             let halves = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u16>(), 2 * len) };
@@ -549,7 +555,9 @@ impl Operand<'_> {
         } else {
             // SAFETY: a unit is a float, and any bits are a value of either.
             let floats = unsafe { std::slice::from_raw_parts_mut(memory.cast::<f32>(), len) };
-            self.source.floats(at, floats);
+            let (there, missing) = floats.split_at_mut(depth);
+            self.source.floats(at, there);
+            missing.fill(0.0);
         }
     }
 

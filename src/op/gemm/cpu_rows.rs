@@ -188,25 +188,6 @@ impl Kernel {
         if self.pairs { 2 } else { 1 }
     }
 
-    /// Units of a row, of `depth` elements from column `k` on, and zeros up to whole vectors.
-    fn read(&self, operand: &Operand, row: usize, k: usize, depth: usize, to: &mut [u32]) {
-        let at = row * operand.k + k;
-        let (len, memory) = (to.len(), to.as_mut_ptr());
-        if self.pairs {
-            // SAFETY: a unit is two halves, and any bits are a value of either.
-            let halves = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u16>(), 2 * len) };
-            let (there, missing) = halves.split_at_mut(depth);
-            operand.source.halves(at, there);
-            missing.fill(0);
-        } else {
-            // SAFETY: a unit is a float, and any bits are a value of either.
-            let floats = unsafe { std::slice::from_raw_parts_mut(memory.cast::<f32>(), len) };
-            let (there, missing) = floats.split_at_mut(depth);
-            operand.source.floats(at, there);
-            missing.fill(0.0);
-        }
-    }
-
     /// Whether this is faster than packing both operands, for `n` rows of B. To add up the lanes of a sum costs as much
     /// for each of them, packing A costs more with more elements along k.
     pub(super) fn is_for(&self, n: usize, k: usize) -> bool {
@@ -227,7 +208,7 @@ impl Kernel {
         let mut rows_of_b = zeros::<Line>(n * pitch / LANES);
         let rows_of_b = units(&mut rows_of_b);
         for (row, to) in rows_of_b.chunks_exact_mut(pitch).enumerate() {
-            self.read(b, row, 0, k, to);
+            b.along(self.pairs, row, 0, k, to);
         }
         let rows_of_b = (&*rows_of_b, pitch, n);
         // Of each task, its rows of A for each row of B.
@@ -278,7 +259,7 @@ impl Kernel {
             for (i, to) in copy.chunks_exact_mut(PITCH).take(there).enumerate() {
                 let in_place = a.source.in_place(self.pairs, (first + i) * k + at, depth);
                 rows[i..].fill(in_place.filter(|_| whole).unwrap_or_else(|| {
-                    self.read(a, first + i, at, depth, &mut to[..steps * LANES]);
+                    a.along(self.pairs, first + i, at, depth, &mut to[..steps * LANES]);
                     to.as_ptr()
                 }));
             }

@@ -461,7 +461,7 @@ pub unsafe fn encode_by_columns<V: Element, O: Element, const BOUNDED: bool>(
 }
 
 /// The upper and lower bytes of the BF16 numbers that the magnitudes of a format are; 0x7FFF for NaN.
-const fn halves<O: Element>() -> [[u8; 128]; 2] {
+pub const fn halves<O: Element>() -> [[u8; 128]; 2] {
     let (mant, least, _) = format::<O>();
     // The least normal number of the format has the exponent 1 there.
     let factor = f32::from_bits(least as u32 + (126 << 23));
