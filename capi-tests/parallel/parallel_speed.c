@@ -1,7 +1,7 @@
 // What ranks gain that a launcher has started, on GPUs by NCCL or on the CPU by shared memory:
 // layers whose weights they share against the same layers on one rank, products beside what moves
-// for them, attention over shared sequences, and a model that they divide. Skipped without a
-// launcher.
+// for them, attention over shared sequences, and a model that they divide. Without a launcher all
+// of it is skipped.
 //
 //   nvtex-run -n 2 --gpus ./parallel_speed [layers] [products] [context] [model [NUMBER]]
 //

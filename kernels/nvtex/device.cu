@@ -225,8 +225,8 @@ int assumed_arch() {
 
 // Waits for the stream where a copy from or to memory that is not pinned would: the driver waits
 // with a lock of the device, which calls for another device of the process may need, maybe those of
-// another rank for which the stream waits. What it stages itself, up to 64 KiB to the device, does
-// not wait.
+// another rank for which the stream waits. Copies of up to 64 KiB to the device, which the driver
+// stages itself, do not wait.
 cudaError_t wait_before_copy(const void *host, size_t bytes, NVTEXCopyKind kind,
                              cudaStream_t stream) {
   constexpr size_t kStaged = size_t{64} << 10;

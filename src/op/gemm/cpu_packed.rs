@@ -605,8 +605,8 @@ impl Kernel {
         if self.pairs { 2 } else { 1 }
     }
 
-    /// The address of the units of as many rows as a tile has, from `row` and `start` on, if they lie in memory as they
-    /// are multiplied.
+    /// The address of the units of as many rows as a tile has, from `row` and `start` on, if they lie in memory as the
+    /// kernel multiplies them.
     fn in_place(&self, a: &Operand, row: usize, start: usize, depth: usize) -> Option<*const u32> {
         if !a.k.is_multiple_of(self.unit()) || !depth.is_multiple_of(self.unit()) {
             return None;

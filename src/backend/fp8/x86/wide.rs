@@ -322,8 +322,7 @@ fn are_shifts<O: Element>(by: &[f32]) -> bool {
 }
 
 /// The codes of `WIDTH` finite elements times powers of two, of which each half has the [`excess`] of its elements: the
-/// steps of 16-bit integers are those of a cast to a normal number. None if a product is neither such a number nor
-/// zero.
+/// steps of 16-bit integers are those of a cast to a normal number. None if a product is another number and not zero.
 ///
 /// # Safety
 /// The elements are there.
