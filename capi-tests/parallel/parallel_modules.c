@@ -727,7 +727,9 @@ static void test_module(Kind kind, Recipe recipe) {
     for (int size = 2; size <= MOST; size *= 2) {
       // The rows of a grouped layer are whole on each rank.
       const bool grouped = kind == GROUPED_COLUMN || kind == GROUPED_ROW;
-      for (int sequence = g_run.bits != NULL; sequence < (grouped ? 1 : 2); sequence++) {
+      // Products in parts are those of ranks that share rows. Wide ones have no other cases.
+      const bool rows_alone = g_run.bits && !is_wide(kind);
+      for (int sequence = rows_alone; sequence < (grouped ? 1 : 2); sequence++) {
         run_ranks(size, sequence);
       }
     }
@@ -819,9 +821,10 @@ static void test_divided(Bits bits) {
   for (int recipe = 0; recipe < RECIPES; recipe++) {
     for (int i = 0; i < DIVIDED; i++) {
       // GELU is applied by products of BFloat16 on GPUs, SwiGLU by those of FP8 alone.
-      const bool applied = on_cuda() && (recipe == DELAYED || recipe == BFLOAT16);
+      const bool scaled = recipe == DELAYED || recipe == CURRENT;
       const bool gated = kDivided[i] == MLP_WIDE_SWIGLU;
-      if (is_wide(kDivided[i]) && !(applied && (recipe == DELAYED || !gated))) continue;
+      const bool applied = on_cuda() && (scaled || (recipe == BFLOAT16 && !gated));
+      if (is_wide(kDivided[i]) && !applied) continue;
       if (!case_begin("%s, %s, in parts", kRecipes[recipe], kNames[kDivided[i]])) continue;
       g_run.bits = bits[recipe][i];
       test_module(kDivided[i], (Recipe)recipe);

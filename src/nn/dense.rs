@@ -798,10 +798,7 @@ impl Dense {
         let e4m3 = [input, weight, active.quantizers[0], active.quantizers[1]];
         let same_grads = active.quantizers[2].dtype == next.quantizers[2].dtype;
         let trained = |layer: &Self| run.training && layer.weight.grad.is_some();
-        // In current scaling the ranks need an amax that they have compared before the cast.
-        let alone = |layer: &Self| layer.share.is_none();
-        let current = all(Quantizer::is_current) && alone(self) && alone(behind);
-        Ok((all(Quantizer::is_delayed) || current)
+        Ok((all(Quantizer::is_delayed) || all(Quantizer::is_current))
             && quantized(&active)
             && quantized(&next)
             && e4m3.iter().all(|quantizer| quantizer.dtype == kNVTEFloat8E4M3)
