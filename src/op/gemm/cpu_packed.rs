@@ -263,10 +263,10 @@ const PLAIN: Kernel = Kernel { width: 16, rows: 4, pairs: false, tile: tile::<Pl
 pub(super) mod x86 {
     use super::{Factors, Kernel, Lanes, tile};
     use std::arch::x86_64::*;
+    use std::mem::transmute;
 
     pub struct Avx2;
-    pub struct Avx512;
-    pub struct Avx512Pairs;
+    pub struct Avx512<const PAIRS: bool>;
 
     impl Lanes for Avx2 {
         const COUNT: usize = 8;
@@ -310,7 +310,7 @@ pub(super) mod x86 {
         }
     }
 
-    impl Lanes for Avx512 {
+    impl<const PAIRS: bool> Lanes for Avx512<PAIRS> {
         const COUNT: usize = 16;
         type Sums = __m512;
         type Units = __m512;
@@ -332,50 +332,14 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn add(sums: __m512, a: __m512, b: __m512) -> __m512 {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait.
-            unsafe { _mm512_fmadd_ps(a, b, sums) }
-        }
-        #[inline(always)]
-        unsafe fn store(sums: __m512, to: *mut f32) {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait.
-            unsafe { _mm512_storeu_ps(to, sums) }
-        }
-        #[inline(always)]
-        unsafe fn all(x: f32) -> __m512 {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait.
-            unsafe { _mm512_set1_ps(x) }
-        }
-        #[inline(always)]
-        unsafe fn scaled(to: __m512, part: __m512, first: __m512, second: __m512) -> __m512 {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait.
-            unsafe { _mm512_fmadd_ps(_mm512_mul_ps(part, first), second, to) }
-        }
-    }
-
-    impl Lanes for Avx512Pairs {
-        const COUNT: usize = 16;
-        type Sums = __m512;
-        type Units = __m512bh;
-
-        #[inline(always)]
-        unsafe fn start(from: *const f32) -> __m512 {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait.
-            unsafe { _mm512_loadu_ps(from) }
-        }
-        #[inline(always)]
-        unsafe fn load(from: *const u32) -> __m512bh {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait. Both types are 64 bytes.
-            unsafe { std::mem::transmute(_mm512_loadu_si512(from.cast())) }
-        }
-        #[inline(always)]
-        unsafe fn splat(from: *const u32) -> __m512bh {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait. Both types are 64 bytes.
-            unsafe { std::mem::transmute(_mm512_set1_epi32(*from.cast())) }
-        }
-        #[inline(always)]
-        unsafe fn add(sums: __m512, a: __m512bh, b: __m512bh) -> __m512 {
-            // SAFETY: the caller keeps to the `# Safety` section of the trait.
-            unsafe { _mm512_dpbf16_ps(sums, a, b) }
+            // SAFETY: the caller keeps to the `# Safety` section of the trait. Both types of units are 64 bytes.
+            unsafe {
+                let pairs = |x| transmute::<__m512, __m512bh>(x);
+                match PAIRS {
+                    true => _mm512_dpbf16_ps(sums, pairs(a), pairs(b)),
+                    false => _mm512_fmadd_ps(a, b, sums),
+                }
+            }
         }
         #[inline(always)]
         unsafe fn store(sums: __m512, to: *mut f32) {
@@ -395,7 +359,7 @@ pub(super) mod x86 {
     }
 
     macro_rules! kernels {
-        ($($name:ident = $run:ident, $features:literal, $lanes:ident, $rows:literal, $pairs:literal;)+) => {$(
+        ($($name:ident = $run:ident, $features:literal, $lanes:ty, $rows:literal, $pairs:literal;)+) => {$(
             #[target_feature(enable = $features)]
             unsafe fn $run(
                 steps: usize,
@@ -408,15 +372,15 @@ pub(super) mod x86 {
                 unsafe { tile::<$lanes, $rows>(steps, a, b, to, factors) }
             }
             pub const $name: Kernel =
-                Kernel { width: 2 * $lanes::COUNT, rows: $rows, pairs: $pairs, tile: $run };
+                Kernel { width: 2 * <$lanes>::COUNT, rows: $rows, pairs: $pairs, tile: $run };
         )+};
     }
 
     // 16 or 32 registers hold the sums, two vectors of A and an element of B.
     kernels! {
         AVX2 = avx2, "avx2,fma", Avx2, 6, false;
-        AVX512 = avx512, "avx512f", Avx512, 12, false;
-        AVX512_PAIRS = avx512_pairs, "avx512f,avx512bf16", Avx512Pairs, 12, true;
+        AVX512 = avx512, "avx512f", Avx512<false>, 12, false;
+        AVX512_PAIRS = avx512_pairs, "avx512f,avx512bf16", Avx512<true>, 12, true;
     }
 
     /// `to[c][r] = from[r][c]` of 8 rows and columns.
@@ -465,20 +429,28 @@ pub(super) fn pairs_are_fast() -> bool {
     })
 }
 
+/// The kernel of a module for this machine; `halves`: BF16 holds the elements of both operands.
+macro_rules! kernel_for {
+    ($halves:ident) => {
+        match vectors() {
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512 if $halves && super::cpu_packed::pairs_are_fast() => &x86::AVX512_PAIRS,
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512 => &x86::AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx2 => &x86::AVX2,
+            Vectors::Baseline => {
+                let _ = $halves;
+                &PLAIN
+            }
+        }
+    };
+}
+pub(super) use kernel_for;
+
 /// The kernel for this machine; `halves`: BF16 holds the elements of both operands.
 pub(super) fn kernel(halves: bool) -> &'static Kernel {
-    match vectors() {
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx512 if halves && pairs_are_fast() => &x86::AVX512_PAIRS,
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx512 => &x86::AVX512,
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx2 => &x86::AVX2,
-        Vectors::Baseline => {
-            let _ = halves;
-            &PLAIN
-        }
-    }
+    kernel_for!(halves)
 }
 
 /// `to[c][r] = from[r][c]`; rows of `from` and of `to` are so far apart. Asks for the rows of `from` that follow.

@@ -3,10 +3,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use super::cpu_packed::pairs_are_fast;
-#[cfg(target_arch = "x86_64")]
-use super::cpu_packed::x86::{Avx2, Avx512, Avx512Pairs};
-use super::cpu_packed::{Lanes, Line, Operand, Plain, units};
+use super::cpu_packed::x86::{Avx2, Avx512};
+use super::cpu_packed::{Lanes, Line, Operand, Plain, kernel_for, units};
 use crate::backend::cpu::{Vectors, vectors};
 use crate::backend::memory::{resize, zeros};
 use crate::backend::pool::chunks_mut;
@@ -162,24 +160,13 @@ mod x86 {
 
     // 16 or 32 registers hold the sums, the vectors of A and one of B.
     kernel!(AVX2: "avx2,fma", Avx2, 2, FEW, false);
-    kernel!(AVX512: "avx512f", Avx512, 4, FEW, false);
-    kernel!(AVX512_PAIRS: "avx512f,avx512bf16", Avx512Pairs, 6, 64, true);
+    kernel!(AVX512: "avx512f", Avx512<false>, 4, FEW, false);
+    kernel!(AVX512_PAIRS: "avx512f,avx512bf16", Avx512<true>, 6, 64, true);
 }
 
 /// The kernel for this machine; `halves`: BF16 holds the elements of both operands.
 pub(super) fn kernel(halves: bool) -> &'static Kernel {
-    match vectors() {
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx512 if halves && pairs_are_fast() => &x86::AVX512_PAIRS,
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx512 => &x86::AVX512,
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx2 => &x86::AVX2,
-        Vectors::Baseline => {
-            let _ = halves;
-            &PLAIN
-        }
-    }
+    kernel_for!(halves)
 }
 
 impl Kernel {
