@@ -8,6 +8,7 @@ each that does not. Times are medians of nine samples of calls queued one after 
 SUSTAINED is the mean over the last of SECONDS without a rest, with the clock and the power at their end.
 """
 
+import math
 import re
 import statistics
 import subprocess
@@ -168,20 +169,37 @@ def fp8_attention(direction, causal, batch, length, heads, width):
             batch, length, heads, dim[3], dtype=torch.float32, device="cuda"
         ).to(torch_dtype)
 
-    assert direction == "forward", "only the forward pass is set up here"
-    names = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
-    out, stats, amax_s, amax_o = graph.sdpa_fp8(
-        operand("q"),
-        operand("k"),
-        operand("v"),
-        *[one(name) for name in names],
-        generate_stats=True,
-        attn_scale=width**-0.5,
-        use_causal_mask=causal,
-    )
-    result(out, shape, stride, fp8, E4M3)
-    result(stats, (batch, heads, length, 1), (heads * length, length, 1, 1), f32, torch.float32)
-    for amax in (amax_s, amax_o):
+    rows = (batch, heads, length, 1), (heads * length, length, 1, 1)
+    if direction == "forward":
+        names = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+        out, stats, *maxima = graph.sdpa_fp8(
+            operand("q"),
+            operand("k"),
+            operand("v"),
+            *[one(name) for name in names],
+            generate_stats=True,
+            attn_scale=width**-0.5,
+            use_causal_mask=causal,
+        )
+        result(out, shape, stride, fp8, E4M3)
+        result(stats, *rows, f32, torch.float32)
+    else:
+        stats = graph.tensor(name="stats", dim=rows[0], stride=rows[1], data_type=f32)
+        # About the logarithm of a row's sum, so that probabilities are those of such rows.
+        memory[stats] = torch.full(rows[0], math.log(length) + 0.5, device="cuda")
+        names = [f"descale_{name}" for name in ("q", "k", "v", "o", "dO", "s", "dP")]
+        names += [f"scale_{name}" for name in ("s", "dQ", "dK", "dV", "dP")]
+        *gradients, amax_dq, amax_dk, amax_dv, amax_dp = graph.sdpa_fp8_backward(
+            **{name: operand(name) for name in ("q", "k", "v", "o", "dO")},
+            stats=stats,
+            **{name: one(name) for name in names},
+            attn_scale=width**-0.5,
+            use_causal_mask=causal,
+        )
+        maxima = amax_dq, amax_dk, amax_dv, amax_dp
+        for gradient in gradients:
+            result(gradient, shape, stride, fp8, E4M3)
+    for amax in maxima:
         amax.set_output(True).set_dim((1, 1, 1, 1)).set_stride((1, 1, 1, 1)).set_data_type(f32)
         memory[amax] = torch.zeros(1, device="cuda")
     graph.validate()

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = include_str!("field.py");
 
 /// Names of cases, which field.py reads too.
-const ROWS: [&str; 22] = [
+const ROWS: [&str; 24] = [
     "gemm bf16 TN 8192x8192x8192",
     "gemm bf16 TN 8192x12288x4096",
     "gemm bf16 TN 4096x2560x2560",
@@ -31,7 +31,9 @@ const ROWS: [&str; 22] = [
     "attention forward full 1x16384x8x256",
     "attention backward full 1x16384x8x256",
     "attention fp8 forward causal 2x8192x16x128",
+    "attention fp8 backward causal 2x8192x16x128",
     "attention fp8 forward full 1x16384x16x128",
+    "attention fp8 backward full 1x16384x16x128",
     "layernorm 16384x4096 -> bf16",
     "rmsnorm 16384x4096 -> bf16",
     "rmsnorm 16384x16384 -> bf16",

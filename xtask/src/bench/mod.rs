@@ -174,11 +174,9 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
         let table = measure(title, list, machine, &pool, &apis, &limits, &mut rows)?;
         section += &format!("\n{table}\n");
     }
-    let failures: Vec<String> = rows.iter().flat_map(|row| row.failures(&names)).collect();
-    for failure in &failures {
-        println!("not measured: {failure}");
-        section += &format!("\nNot measured: {failure}\n");
-    }
+    let missing = report::not_measured(&rows, &names);
+    print!("{missing}");
+    section += &missing;
 
     if let Some(path) = &args.json {
         let rows: Vec<_> = rows.iter().map(Row::json).collect();

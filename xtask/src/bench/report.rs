@@ -112,13 +112,6 @@ impl Row {
         }
     }
 
-    pub fn failures<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = String> + 'a {
-        let failed = |(samples, name): (&Result<_, String>, &String)| {
-            samples.as_ref().err().map(|reason| format!("{}, {name}: {reason}", self.name))
-        };
-        self.samples.iter().zip(names).filter_map(failed)
-    }
-
     pub fn json(&self) -> Value {
         let (bytes, flops) = match self.work {
             Work::Bytes { moved, .. } => (Some(moved), None),
@@ -133,6 +126,25 @@ impl Row {
         let ratio = self.ratio();
         json!({ "name": self.name, "bytes": bytes, "flops": flops, "seconds": seconds, "ratio": ratio })
     }
+}
+
+/// What could not be measured: for each library and reason the cases.
+pub fn not_measured(rows: &[Row], names: &[String]) -> String {
+    let mut reasons: Vec<((&str, &str), Vec<&str>)> = Vec::new();
+    for row in rows {
+        for (samples, name) in row.samples.iter().zip(names) {
+            let Err(reason) = samples else { continue };
+            let key = (name.as_str(), reason.as_str());
+            match reasons.iter_mut().find(|(listed, _)| *listed == key) {
+                Some((_, cases)) => cases.push(&row.name),
+                None => reasons.push((key, vec![&row.name])),
+            }
+        }
+    }
+    let line = |((name, reason), cases): ((&str, &str), Vec<&str>)| {
+        format!("\nNot measured, {name}: {reason}: {}\n", cases.join("; "))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 /// Head of a table of `Row::line`s.
@@ -285,7 +297,8 @@ mod tests {
         assert_eq!(columns(&line), columns(&head("operator", &names, Kind::Gpu, false)));
         let failed = row(vec![Ok(vec![1e-6; 3]), Err("no".into())]);
         assert_eq!(columns(&failed.line(Kind::Gpu, &limits)), columns(&line));
-        assert_eq!(failed.failures(&names).collect::<Vec<_>>(), ["copy, other: no"]);
+        let failed = [failed];
+        assert_eq!(not_measured(&failed, &names), "\nNot measured, other: no: copy\n");
         let alone = row(vec![Ok(vec![1e-6; 3])]).line(Kind::Cpu, &limits);
         assert!(alone.contains("200 GB/s |   100 GB/s"), "{alone}");
         assert_eq!(columns(&alone), columns(&head("operator", &names[..1], Kind::Cpu, false)));
