@@ -102,10 +102,16 @@ static NVTEXContext new_context(size_t tp, size_t cp) {
   return context;
 }
 
-static NVTEXRecipe new_recipe(bool fp8) {
+typedef enum Recipe { BF16, DELAYED, CURRENT, RECIPES } Recipe;
+static const char *const kRecipes[RECIPES] = {"BF16", "delayed", "current"};
+
+static NVTEXRecipe new_recipe(Recipe recipe) {
+  if (recipe == BF16) return NULL;
   NVTEXRecipeConfig config;
-  nvtex_recipe_config_init(&config, sizeof config, NVTEX_RECIPE_DELAYED_SCALING);
-  return fp8 ? nvtex_recipe_create(&config) : NULL;
+  nvtex_recipe_config_init(
+      &config, sizeof config,
+      recipe == CURRENT ? NVTEX_RECIPE_CURRENT_SCALING : NVTEX_RECIPE_DELAYED_SCALING);
+  return nvtex_recipe_create(&config);
 }
 
 static void bind_gradients(Session *s) {
@@ -152,11 +158,11 @@ static void end_session(Session *s) {
 
 typedef struct Layer {
   size_t hidden, heads, length, batch;
-  bool fp8;
+  Recipe recipe;
 } Layer;
 
 static double time_layer(Layer l, size_t tp) {
-  Session s = {.context = new_context(tp, 1), .recipe = new_recipe(l.fp8), .backward = true};
+  Session s = {.context = new_context(tp, 1), .recipe = new_recipe(l.recipe), .backward = true};
   NVTEXTransformerLayerConfig c;
   nvtex_transformer_layer_config_init(&c, sizeof c);
   c.mlp.hidden_size = l.hidden;
@@ -186,16 +192,15 @@ static void layers(void) {
     printf("Layers, forward and backward pass: 1 rank, %d ranks, share of %d times the speed\n",
            g_size, g_size);
   }
-  for (int i = 0; i < 4; i++) {
-    Layer l = {.hidden = i / 2 ? 8192 : 4096, .length = 2048, .batch = 4, .fp8 = i % 2};
-    l.heads = l.hidden / 128;
-    if (!on_cuda()) l = (Layer){.hidden = 128, .heads = 4, .length = 64, .batch = 1, .fp8 = i % 2};
-    if (!on_cuda() && i >= 2) break;
+  for (int i = 0; i < (on_cuda() ? 2 : 1) * RECIPES; i++) {
+    Layer l = {.hidden = 128, .heads = 4, .length = 64, .batch = 1};
+    if (on_cuda()) l = (Layer){.hidden = i < RECIPES ? 4096 : 8192, .length = 2048, .batch = 4};
+    if (on_cuda()) l.heads = l.hidden / 128;
+    l.recipe = (Recipe)(i % RECIPES);
     const double alone = time_layer(l, 1), shared = time_layer(l, ranks);
     if (g_rank) continue;
     printf("  hidden %5zu, %zu x %zu tokens, %-8s %9.3f ms %9.3f ms  %5.1f %%\n", l.hidden, l.batch,
-           l.length, l.fp8 ? "delayed" : "BF16", alone * 1e3, shared * 1e3,
-           100 * alone / shared / g_size);
+           l.length, kRecipes[l.recipe], alone * 1e3, shared * 1e3, 100 * alone / shared / g_size);
     fflush(stdout);
   }
 }
@@ -204,13 +209,14 @@ static void layers(void) {
 
 typedef struct Product {
   size_t rows, inputs, outputs;
-  bool row, fp8;
+  bool row;
+  Recipe recipe;
 } Product;
 
 // A linear layer of the sizes of a rank, alone or with what the ranks exchange.
 static double time_product(Product p, bool alone) {
   const size_t tp = (size_t)g_size;
-  Session s = {.context = new_context(alone ? 1 : tp, 1), .recipe = new_recipe(p.fp8)};
+  Session s = {.context = new_context(alone ? 1 : tp, 1), .recipe = new_recipe(p.recipe)};
   NVTEXParallelOptions options = {.struct_size = sizeof options};
   options.mode = p.row ? NVTEX_PARALLEL_ROW : NVTEX_PARALLEL_COLUMN;
   NVTEXLinearConfig c;
@@ -267,8 +273,8 @@ static void products(void) {
     const size_t k = (size_t)i % COUNT(kProducts), unit = !on_cuda() ? 64 : i / 8 ? 8192 : 4096;
     if (!on_cuda() && i >= 8) break;
     Product p = {on_cuda() ? 8192 : 128, unit * kProducts[k].inputs, unit * kProducts[k].outputs,
-                 kProducts[k].row, i / 4 % 2};
-    Moved m = {.row = p.row, .fp8 = p.fp8};
+                 kProducts[k].row, i / 4 % 2 ? DELAYED : BF16};
+    Moved m = {.row = p.row, .fp8 = p.recipe != BF16};
     m.count = p.rows / (size_t)g_size * (p.row ? p.outputs : p.inputs);
     m.small = nvtex_malloc(m.count * 2);
     m.large = nvtex_malloc(m.count * 2 * (size_t)g_size);
@@ -278,8 +284,8 @@ static void products(void) {
     nvtex_free(m.large);
     if (g_rank) continue;
     printf("  %5zu x %5zu x %5zu %-8s %-22s %8.1f us %8.1f us %8.1f us  %.2f\n", p.rows, p.inputs,
-           p.outputs, p.fp8 ? "delayed" : "BF16", kProducts[k].name, product * 1e6, moved * 1e6,
-           both * 1e6, both / fmax(product, moved));
+           p.outputs, kRecipes[p.recipe], kProducts[k].name, product * 1e6, moved * 1e6, both * 1e6,
+           both / fmax(product, moved));
     fflush(stdout);
   }
 }
@@ -376,13 +382,13 @@ static void train_step(void *argument) {
   nvtex_stream_synchronize(t->stream);
 }
 
-static double time_model(Model m, bool fp8, float *loss) {
+static double time_model(Model m, Recipe format, float *loss) {
   Training t = {.stream = nvtex_stream_create(), .step = {.struct_size = sizeof t.step}};
   const NVTEXContext context = nvtex_context_create(NULL);
   const NVTEXGridConfig all = {.struct_size = sizeof all};
   const NVTEXGrid grid = nvtex_grid_create(g_world, &all);
   nvtex_context_set_grid(context, grid);
-  const NVTEXRecipe recipe = new_recipe(fp8);
+  const NVTEXRecipe recipe = new_recipe(format);
   NVTEXLanguageModelConfig c;
   nvtex_language_model_config_init(&c, sizeof c);
   c.num_layers = m.layers, c.vocabulary_size = m.vocabulary, c.tied_embeddings = false;
@@ -404,7 +410,9 @@ static double time_model(Model m, bool fp8, float *loss) {
   int32_t *tokens = malloc(m.length * sizeof *tokens);
   for (int i = 0; i < 3; i += 2) {
     for (size_t k = 0; k < m.length; k++) {
-      tokens[k] = (int32_t)random_uniform(0, (double)m.vocabulary - 1);
+      // Ranks have other tokens, though the same random numbers.
+      const size_t token = (size_t)random_uniform(0, (double)m.vocabulary - 1);
+      tokens[k] = (int32_t)((token + 7919 * (size_t)g_rank) % m.vocabulary);
     }
     t.inputs[i] = nvtex_array_create(kNVTEInt32, (size_t[]){1, m.length}, 2);
     nvtex_array_set(t.inputs[i], tokens, m.length * sizeof *tokens, t.stream);
@@ -435,14 +443,14 @@ static void model(void) {
         "Llama, %zu layers of %zu, vocabulary of %zu, divided fully, %zu tokens a rank: a step\n",
         m.layers, m.hidden, m.vocabulary, m.length);
   }
-  for (int fp8 = 0; fp8 < 2; fp8++) {
+  for (int i = 0; i < RECIPES; i++) {
     float loss;
-    const double time = time_model(m, fp8, &loss);
+    const double time = time_model(m, (Recipe)i, &loss);
     RANK_CHECK(isfinite(loss), "loss %g", loss);
     if (g_rank) continue;
     const double rate = (double)m.length / time;
-    printf("  %-8s %9.1f ms, %7.0f tokens/s and %4.0f TFLOP/s a rank, loss %.3f\n",
-           fp8 ? "delayed" : "BF16", time * 1e3, rate, rate * model_flops(m) * 1e-12, loss);
+    printf("  %-8s %9.1f ms, %7.0f tokens/s and %4.0f TFLOP/s a rank, loss %.3f\n", kRecipes[i],
+           time * 1e3, rate, rate * model_flops(m) * 1e-12, loss);
     fflush(stdout);
   }
 }
