@@ -355,6 +355,8 @@ static inline void test_arguments(int argc, char **argv) {
 
 // Leaves the program if the backend that NVTE_BACKEND asks for cannot run here.
 static inline void test_begin(int argc, char **argv) {
+  // What is killed later has said how far it came.
+  setvbuf(stdout, NULL, _IOLBF, 0);
   test_arguments(argc, argv);
   g_test.backend = nvtex_backend_name();
   if (g_test.backend) return;
