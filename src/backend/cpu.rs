@@ -3,6 +3,7 @@
 
 use crate::backend::buf::{self, Buf};
 use crate::backend::pool::parallel;
+use crate::numeric::Element;
 use std::sync::OnceLock;
 
 /// True if the noop flag forbids the work: exactly 1 (spec quantize 1.6).
@@ -98,6 +99,20 @@ macro_rules! vectorized {
     };
 }
 pub(crate) use vectorized;
+
+vectorized! {
+    /// Each element as float32.
+    pub(crate) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
+        from.iter().zip(to).for_each(|(from, to)| *to = from.to_f32());
+    }
+}
+
+vectorized! {
+    /// Each number rounded to the dtype.
+    pub(crate) fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
+        from.iter().zip(to).for_each(|(&from, to)| *to = T::from_f32(from));
+    }
+}
 
 /// Rows by which memory is asked for ahead of its use, which are few enough for the nearest caches: where the rows of
 /// a matrix are a power of two apart, little of a cache serves them.

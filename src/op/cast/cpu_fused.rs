@@ -5,7 +5,7 @@
 use super::cpu_block::{TILE, Tile};
 use crate::backend::args::{Cast, Form, Fusion};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::vectorized;
+use crate::backend::cpu::{narrow, vectorized, widen};
 use crate::backend::pool::parallel;
 use crate::function::{Curve, WithCurve, with_curve};
 use crate::numeric::Element;
@@ -69,8 +69,12 @@ impl<'a, I: Element> Source<'a, I> {
         let [first, second] = &mut floats;
         let (first, second) = (&mut first[..n], &mut second[..n]);
         let at = row * self.cols + col;
-        // SAFETY: the caller's promise, of the slices that this lends for the time of a copy.
-        let copy = |from: Buf<I>, start, to: &mut [f32]| widen(unsafe { from.slice(start, n) }, to);
+        // Asks for what the tile beside this one copies of the row, too.
+        let copy = |from: Buf<I>, start, to: &mut [f32]| {
+            from.prefetch(start + n, n);
+            // SAFETY: the caller's promise, of the slices that this lends for the time of a copy.
+            widen(unsafe { from.slice(start, n) }, to);
+        };
         match self.fusion.form {
             Form::NVTEX_FORM_PLAIN => copy(self.input, at, v),
             Form::NVTEX_FORM_ACTIVATION => {
@@ -137,7 +141,7 @@ impl<'a, I: Element> Source<'a, I> {
             let mut total = [0.0; TILE];
             sums.iter().for_each(|sum| add(sum, &mut total));
             // SAFETY: each task writes its own part.
-            round(&total[..width], unsafe { dbias.slice_mut(start, width) });
+            narrow(&total[..width], unsafe { dbias.slice_mut(start, width) });
         });
     }
 }
@@ -161,7 +165,7 @@ impl<I: Element, V: Element> Make<V> for Source<'_, I> {
             // SAFETY: outputs are distinct from the inputs, except for the elements of this tile, which
             // are written later.
             unsafe { self.line(row, tile.cols.start, &mut line[..width]) };
-            round(&line[..width], &mut to[..width]);
+            narrow(&line[..width], &mut to[..width]);
             if self.sums.is_some() {
                 add(&line, &mut four);
                 if r % 4 == 3 {
@@ -184,22 +188,6 @@ impl<I: Element, V: Element> Make<V> for Source<'_, I> {
 
 fn add(values: &[f32], sums: &mut [f32; TILE]) {
     sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-}
-
-vectorized! {
-    fn widen<I: Element>(from: &[I], to: &mut [f32]) {
-        for (x, y) in from.iter().zip(to) {
-            *y = x.to_f32();
-        }
-    }
-}
-
-vectorized! {
-    fn round<V: Element>(from: &[f32], to: &mut [V]) {
-        for (x, y) in from.iter().zip(to) {
-            *y = V::from_f32(*x);
-        }
-    }
 }
 
 /// What to compute from the activation half `a` and the linear half `g`; where a derivative is wanted,

@@ -4,7 +4,7 @@
 
 use crate::backend::args::{Cast, Gamma, NormBackwardArgs, NormForwardArgs, Outcome, QuantizeArgs};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::vectorized;
+use crate::backend::cpu::{narrow, vectorized, widen};
 use crate::backend::memory::{collect, resize, zeros};
 use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{BF16, Element, F16, dispatch};
@@ -76,18 +76,6 @@ unsafe fn floats<T: Element>(from: Buf<T>, start: usize, len: usize) -> Vec<f32>
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     widen(unsafe { from.slice(start, len) }, &mut to);
     to
-}
-
-vectorized! {
-    fn widen<T: Element>(from: &[T], to: &mut [f32]) {
-        from.iter().zip(to).for_each(|(x, y)| *y = x.to_f32());
-    }
-}
-
-vectorized! {
-    fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
-        from.iter().zip(to).for_each(|(&x, y)| *y = T::from_f32(x));
-    }
 }
 
 /// The sum of the terms of elements: element `i` goes to sum `i % COUNT`, by way of a float32 for each `RUN` of them.

@@ -3,7 +3,7 @@
 
 use crate::backend::args::{Outcome, SoftmaxArgs, SoftmaxMask};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::vectorized;
+use crate::backend::cpu::{narrow, vectorized};
 use crate::backend::memory::resize;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
@@ -88,12 +88,6 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
 vectorized! {
     fn widen<T: Element>(from: &[T], scale: f32, to: &mut [f32]) {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32() * scale);
-    }
-}
-
-vectorized! {
-    fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
-        to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f32(from));
     }
 }
 
