@@ -191,6 +191,28 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
+/// `exp(x)`; 0 below -86.5, infinite above 88.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Adding 1.5 * 2^23 rounds to an integer n, which stays in the low bits.
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, 12_582_912.0);
+    let n = shifted - 12_582_912.0;
+    let f = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+    let p = 1.987_569_1e-4f32;
+    let p = p.mul_add(f, 1.398_2e-3);
+    let p = p.mul_add(f, 8.333_452e-3);
+    let p = p.mul_add(f, 4.166_579_6e-2);
+    let p = p.mul_add(f, 1.666_666_6e-1);
+    let p = p.mul_add(f, 0.5);
+    let p = p.mul_add(f * f, f) + 1.0;
+    let power = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    let power = if x > 88.0 { f32::INFINITY } else { power };
+    let power = if x < -86.5 { 0.0 } else { power };
+    if x.is_nan() { x } else { power }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,9 +5,10 @@ use crate::backend::args::{
     CombineCrossEntropyArgs, CrossEntropyArgs, CrossEntropyPass, Outcome, TotalLossArgs,
 };
 use crate::backend::buf::{Buf, load, store};
+use crate::backend::cpu::{vectorized, widen};
 use crate::backend::memory;
 use crate::backend::pool::parallel;
-use crate::numeric::{Element, dispatch};
+use crate::numeric::{Element, dispatch, exp};
 use crate::types::{NVTEDType, cudaStream_t};
 use CrossEntropyPass::*;
 use std::ffi::c_void;
@@ -107,8 +108,7 @@ unsafe fn cross_entropy_as<T: Element>(a: &CrossEntropyArgs) {
         } else {
             memory::resize(x, columns);
             // SAFETY: nobody else writes to this row, and this thread does so later.
-            let row = unsafe { logits.slice(t * columns, columns) };
-            x.iter_mut().zip(row).for_each(|(x, logit)| *x = logit.to_f32());
+            widen(unsafe { logits.slice(t * columns, columns) }, x);
         }
         let mut log = 0.0;
         // SAFETY: each token is the task of one thread, which reads and writes what is its own.
@@ -121,7 +121,7 @@ unsafe fn cross_entropy_as<T: Element>(a: &CrossEntropyArgs) {
             // SAFETY: as above.
             log = logsumexp.map_or(0.0, |buffer| unsafe { f64::from(buffer.slice(t, 1)[0]) });
         } else {
-            let sums = Sums::new(x);
+            let sums = sums_of(x);
             let logit = match (ignored || known, column) {
                 (false, _) => f64::NAN,
                 (true, column) => column.map_or(0.0, |column| f64::from(x[column])),
@@ -154,11 +154,9 @@ unsafe fn cross_entropy_as<T: Element>(a: &CrossEntropyArgs) {
         let log = log as f32;
         let weight = grad * (1.0 + 2.0 * z_loss * log);
         let smoothed = grad * label_smoothing / total as f32;
-        for (x, to) in x.iter().zip(row.iter_mut()) {
-            *to = T::from_f32(weight * (x - log).exp() - smoothed);
-        }
+        slopes(x, log, weight, smoothed, row);
         if let Some(column) = column {
-            let p = weight * (x[column] - log).exp() - smoothed;
+            let p = weight * exp(x[column] - log) - smoothed;
             row[column] = T::from_f32(p - grad * (1.0 - label_smoothing));
         }
     });
@@ -172,15 +170,39 @@ struct Sums {
     logits: f64,
 }
 
-impl Sums {
-    fn new(x: &[f32]) -> Self {
-        // `f32::max` ignores NaN, which then spread by the sum.
-        let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+/// Partial sums and maxima of a row: element `i` goes to number `i % LANES`.
+const LANES: usize = 16;
+
+vectorized! {
+    fn sums_of(x: &[f32]) -> Sums {
+        let (whole, rest) = x.as_chunks::<LANES>();
+        // NaN is no maximum; it spreads by the sums.
+        let mut most = [f32::NEG_INFINITY; LANES];
+        let raise = |(most, &x): (&mut f32, &f32)| *most = if x > *most { x } else { *most };
+        whole.iter().for_each(|x| most.iter_mut().zip(x).for_each(raise));
+        most.iter_mut().zip(rest).for_each(raise);
+        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
         let below = if most == f32::NEG_INFINITY { 0.0 } else { most };
-        Self {
+        let mut sums = [(0.0f64, 0.0f64); LANES];
+        let add = |(sums, &x): (&mut (f64, f64), &f32)| {
+            sums.0 += f64::from(exp(x - below));
+            sums.1 += f64::from(x);
+        };
+        whole.iter().for_each(|x| sums.iter_mut().zip(x).for_each(add));
+        sums.iter_mut().zip(rest).for_each(add);
+        Sums {
             most,
-            exponentials: x.iter().map(|x| f64::from((x - below).exp())).sum(),
-            logits: x.iter().map(|&x| f64::from(x)).sum(),
+            exponentials: sums.iter().map(|sums| sums.0).sum(),
+            logits: sums.iter().map(|sums| sums.1).sum(),
+        }
+    }
+}
+
+vectorized! {
+    /// Gradients of logits but for that of the target.
+    fn slopes<T: Element>(x: &[f32], log: f32, weight: f32, smoothed: f32, to: &mut [T]) {
+        for (to, x) in to.iter_mut().zip(x) {
+            *to = T::from_f32(weight * exp(x - log) - smoothed);
         }
     }
 }

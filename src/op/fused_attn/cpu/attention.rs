@@ -7,7 +7,7 @@ use crate::backend::args::{AttentionArgs, AttentionPlan, AttentionSide, Attentio
 use crate::backend::buf::{load, store};
 use crate::backend::memory::collect;
 use crate::backend::pool::parallel;
-use crate::numeric::dispatch;
+use crate::numeric::{dispatch, exp};
 use crate::op::dropout::cpu::philox_of;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ops::Range;
