@@ -3,6 +3,7 @@
 
 use crate::backend::args::{Outcome, RopeArgs, RopePart, RopeStrides};
 use crate::backend::buf::{load, store};
+use crate::backend::cpu::{narrow, vectorized, widen};
 use crate::backend::memory::resize;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, amax_bits, dispatch};
@@ -29,13 +30,13 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
     let rows = if a.cu_seqlens.is_null() { a.positions * a.sequences } else { a.positions };
     let most = AtomicU32::new(0);
     parallel(rows).for_each_init(
-        || (Vec::new(), Vec::new()),
-        |(x, sines), row| {
+        || (Vec::new(), Angles::default()),
+        |(x, angles), row| {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let Some((position, sequence, f)) = (unsafe { place(a, row) }) else { return };
             for part in &a.parts {
                 // SAFETY: the caller's promise: the angles have a row for the position.
-                unsafe { angles(a, part, f, sines) };
+                unsafe { angles.read(a, part, f) };
                 for head in 0..part.heads {
                     let at = |s: &RopeStrides| {
                         position * s.position
@@ -49,12 +50,16 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
                         let input = part.input.cast::<T>().add(from);
                         let step = part.input_strides.element;
                         resize(x, a.dim);
-                        let read = |j: usize| input.add(j * step).read().to_f32();
-                        x.iter_mut().enumerate().for_each(|(j, x)| *x = read(j));
-                        turn(a, x, sines);
+                        if step == 1 {
+                            widen(std::slice::from_raw_parts(input, a.dim), x);
+                        } else {
+                            let read = |j: usize| input.add(j * step).read().to_f32();
+                            x.iter_mut().enumerate().for_each(|(j, x)| *x = read(j));
+                        }
+                        turn(angles, a.interleaved, x);
                         let output = part.output.cast::<T>().add(to);
                         let y = std::slice::from_raw_parts_mut(output, a.dim);
-                        y.iter_mut().zip(x.iter()).for_each(|(y, &x)| *y = T::from_f32(x));
+                        narrow(x, y);
                         if !a.amax.is_null() {
                             let bits = y.iter().map(|y| amax_bits(y.to_f32())).max();
                             most.fetch_max(bits.unwrap_or(0), Relaxed);
@@ -102,29 +107,65 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
     Some((at.0, at.1, f.min(a.freqs_rows - 1)))
 }
 
-/// Cosines and sines of a row of freqs; empty for a part without.
-///
-/// # Safety
-/// The arguments are valid.
-unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, f32)>) {
-    sines.clear();
-    if part.heads > 0 && !part.freqs.is_null() {
+/// Cosines and sines by which the elements of a head are turned.
+#[derive(Default)]
+struct Angles {
+    cosines: Vec<f32>,
+    sines: Vec<f32>,
+}
+
+impl Angles {
+    /// Takes a row of freqs; none for a part without.
+    ///
+    /// # Safety
+    /// The arguments are valid.
+    unsafe fn read(&mut self, a: &RopeArgs, part: &RopePart, f: usize) {
+        let count = if part.heads > 0 && !part.freqs.is_null() { a.rotated } else { 0 };
+        resize(&mut self.cosines, count);
+        resize(&mut self.sines, count);
+        if count == 0 {
+            return;
+        }
         // SAFETY: the caller keeps to the `# Safety` section of this function.
-        let freqs = unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
-        resize(sines, freqs.len());
-        sines.iter_mut().zip(freqs).for_each(|(sine, angle)| *sine = (angle.cos(), angle.sin()));
+        let freqs = unsafe { std::slice::from_raw_parts(part.freqs.add(f * count), count) };
+        let to = self.cosines.iter_mut().zip(&mut self.sines);
+        to.zip(freqs).for_each(|((cos, sin), angle)| (*cos, *sin) = (angle.cos(), angle.sin()));
+        if a.backward {
+            // The other way; each of a pair takes the angle of the other one.
+            let swap = |x: &mut f32, y: &mut f32| (*x, *y) = (-*y, -*x);
+            if a.interleaved {
+                let pairs = self.sines.as_chunks_mut::<2>().0;
+                pairs.iter_mut().for_each(|[x, y]| swap(x, y));
+            } else {
+                let (xs, ys) = self.sines.split_at_mut(count / 2);
+                xs.iter_mut().zip(ys).for_each(|(x, y)| swap(x, y));
+            }
+        }
     }
 }
 
-/// Rotates the pairs of a head by the angles.
-fn turn(a: &RopeArgs, x: &mut [f32], angles: &[(f32, f32)]) {
-    for pair in 0..angles.len() / 2 {
-        let (j, p) = match a.interleaved {
-            true => (2 * pair, 2 * pair + 1),
-            false => (pair, pair + a.rotated / 2),
+vectorized! {
+    /// Rotates the pairs of a head by the angles: neighbours if they are interleaved, else elements of the halves.
+    fn turn(angles: &Angles, interleaved: bool, x: &mut [f32]) {
+        let (cosines, sines) = (&angles.cosines[..], &angles.sines[..]);
+        let half = cosines.len() / 2;
+        let turned = |x: (f32, f32), cos: (f32, f32), sin: (f32, f32)| {
+            (x.0.mul_add(cos.0, -(x.1 * sin.0)), x.1.mul_add(cos.1, x.0 * sin.1))
         };
-        let ((cos_j, sin_j), (cos_p, sin_p)) = (angles[j], angles[p]);
-        let (sin_j, sin_p) = if a.backward { (-sin_p, -sin_j) } else { (sin_j, sin_p) };
-        (x[j], x[p]) = (x[j].mul_add(cos_j, -(x[p] * sin_j)), x[p].mul_add(cos_p, x[j] * sin_p));
+        if interleaved {
+            let pairs = x[..2 * half].as_chunks_mut::<2>().0.iter_mut();
+            let angles = cosines.as_chunks::<2>().0.iter().zip(sines.as_chunks::<2>().0);
+            for (x, (cos, sin)) in pairs.zip(angles) {
+                (x[0], x[1]) = turned((x[0], x[1]), (cos[0], cos[1]), (sin[0], sin[1]));
+            }
+            return;
+        }
+        let (x, y) = x[..2 * half].split_at_mut(half);
+        let (cos_x, cos_y) = cosines.split_at(half);
+        let (sin_x, sin_y) = sines.split_at(half);
+        let (y, cos_y, sin_y) = (&mut y[..half], &cos_y[..half], &sin_y[..half]);
+        for j in 0..half {
+            (x[j], y[j]) = turned((x[j], y[j]), (cos_x[j], cos_y[j]), (sin_x[j], sin_y[j]));
+        }
     }
 }
