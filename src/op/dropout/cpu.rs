@@ -77,7 +77,9 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
 /// The mask of elements 16 c to 16 c + 15: bits whose byte is at least `least`.
 fn kept(seed: u64, offset: u64, c: u64, least: u8) -> u16 {
     let (counter, from) = (offset / 4, (offset % 4) as usize);
-    let [a, b] = [counter, counter.wrapping_add(1)].map(|counter| philox(seed, counter, c));
+    let a = philox(seed, counter, c);
+    // Offsets are multiples of 4 as a rule.
+    let b = if from == 0 { [0; 4] } else { philox(seed, counter.wrapping_add(1), c) };
     let words: [u32; 8] = std::array::from_fn(|i| if i < 4 { a[i] } else { b[i - 4] });
     (0..16).fold(0, |bits, i| {
         let byte = i / 8 + if i % 2 == 0 { 2 } else { 0 };
