@@ -339,12 +339,11 @@ unsafe fn multiply_packed(
             resize(x, part.len());
             // SAFETY: the caller's promise; C is read before the same part of D is written.
             unsafe { c.read(at, &mut x[..part.len()]) };
-            for (v, c) in part.iter_mut().zip(&*x) {
-                *v = match in_blocks && beta == 1.0 {
-                    // The product is rounded to the type of C before they are added.
-                    true => d.rounded(alpha * *v) + c,
-                    false => alpha.mul_add(*v, beta * c),
-                };
+            if in_blocks && beta == 1.0 {
+                // The product is rounded to the type of C before they are added.
+                part.iter_mut().zip(&*x).for_each(|(v, c)| *v = d.rounded(alpha * *v) + c);
+            } else {
+                scale_and_add(part, alpha, beta, x);
             }
         }
         // SAFETY: the caller's promise; each part of D is given once.
@@ -681,6 +680,13 @@ unsafe fn multiply(
     };
     // SAFETY: the caller's promise; the matrices have these strides.
     unsafe { product.run() }
+}
+
+vectorized! {
+    /// `to = alpha * to + beta * c`
+    fn scale_and_add(to: &mut [f32], alpha: f32, beta: f32, c: &[f32]) {
+        to.iter_mut().zip(c).for_each(|(v, c)| *v = alpha.mul_add(*v, beta * c));
+    }
 }
 
 vectorized! {

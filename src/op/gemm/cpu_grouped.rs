@@ -5,6 +5,7 @@
 use super::cpu::gemm;
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
+use crate::backend::cpu::vectorized;
 use crate::backend::pool::chunks_mut;
 use crate::numeric::{Element, dispatch};
 use crate::types::NVTEScalingMode::*;
@@ -217,15 +218,21 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
             chunks_mut(out, rows_per_task * cols).for_each(|(task, chunk)| {
                 for (i, row) in chunk.chunks_exact_mut(cols).enumerate() {
                     let scale = scale.map_or(1.0, |scale| scale[task * rows_per_task + i]);
-                    for (out, bias) in row.iter_mut().zip(bias) {
-                        *out = T::from_f32(bias.to_f32().mul_add(scale, out.to_f32()));
-                    }
+                    add_bias(row, bias, scale);
                 }
             });
             first += own;
         }
         Outcome::OK
     }, else Outcome::unimplemented("grouped_bias: dtype"))
+}
+
+vectorized! {
+    fn add_bias<T: Element>(row: &mut [T], bias: &[T], scale: f32) {
+        for (out, bias) in row.iter_mut().zip(bias) {
+            *out = T::from_f32(bias.to_f32().mul_add(scale, out.to_f32()));
+        }
+    }
 }
 
 /// `output[i] = input[i] * factor`
