@@ -3,9 +3,11 @@
 
 use crate::backend::args::{DropoutArgs, Outcome};
 use crate::backend::buf::{Buf, load};
+use crate::backend::cpu::{narrow, vectorized, widen};
 use crate::backend::pool::{chunks, parallel};
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
+use std::array::from_fn;
 
 pub(crate) unsafe extern "C-unwind" fn dropout(
     args: *const DropoutArgs,
@@ -43,49 +45,106 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
     // Each range begins with a group of 16 elements.
     let (tasks, range) = chunks(a.numel);
     parallel(tasks).for_each(|task| {
-        for first in range(task).step_by(16) {
-            let len = 16.min(range(task).end - first);
-            let mut x = [I::default(); 16];
-            let mut added = residual.map(|_| x);
-            // SAFETY: this task alone uses these parts of the buffers.
-            let (mask, output) = unsafe {
-                x[..len].copy_from_slice(input.slice(first, len));
-                if let (Some(added), Some(residual)) = (&mut added, residual) {
-                    added[..len].copy_from_slice(residual.slice(first, len));
-                }
-                (mask.slice_mut(first / 8, len.div_ceil(8)), output.slice_mut(first, len))
+        for first in range(task).step_by(BLOCK) {
+            let len = BLOCK.min(range(task).end - first);
+            let (mut values, mut factors) = ([0.0; BLOCK], [0.0; BLOCK]);
+            let values = &mut values[..len];
+            // SAFETY: this task alone uses these parts of the buffers; the output may be an input.
+            let mask = unsafe {
+                widen(input.slice(first, len), values);
+                mask.slice_mut(first / 8, len.div_ceil(8))
             };
             if let Some((seed, offset)) = rng {
-                let bits = kept(seed, offset, (before + first / 16) as u64, least)
-                    & (u16::MAX >> (16 - len));
-                mask.copy_from_slice(&bits.to_le_bytes()[..mask.len()]);
+                for (i, mask) in mask.chunks_mut(2 * LANES).enumerate() {
+                    let group = before + first / 16 + LANES * i;
+                    let bits = kept(seed, offset, group as u64, least).map(u16::to_le_bytes);
+                    let count = mask.len();
+                    mask.copy_from_slice(&bits.as_flattened()[..count]);
+                }
+                // Bits of no element are 0.
+                if !len.is_multiple_of(8) {
+                    mask[len / 8] &= u8::MAX >> (8 - len % 8);
+                }
             }
-            for (i, (x, y)) in x.iter().zip(output).enumerate() {
-                let x = scale_inv.map_or(x.to_f32(), |scale_inv| x.to_f32() * scale_inv);
-                // SAFETY: nobody writes to the bias.
-                let bias = bias.map(|bias| unsafe { bias.slice((first + i) % cols, 1)[0] });
-                let x = bias.map_or(x, |bias| x + bias.to_f32());
-                let keep = mask[i / 8] >> (i % 8) & 1 != 0;
-                let kept = if keep { x * scale } else { 0.0 };
-                let sum = added.map_or(kept, |added| added[i].to_f32() + kept);
-                *y = O::from_f32(sum);
+            if let Some(scale_inv) = scale_inv {
+                values.iter_mut().for_each(|value| *value *= scale_inv);
+            }
+            if let Some(bias) = bias {
+                let mut at = 0;
+                while at < len {
+                    let column = (first + at) % cols;
+                    let end = len.min(at + cols - column);
+                    // SAFETY: nobody writes to the bias.
+                    add(unsafe { bias.slice(column, end - at) }, &mut values[at..end]);
+                    at = end;
+                }
+            }
+            to_factors(mask, scale, &mut factors);
+            weigh(values, &factors);
+            // SAFETY: as above.
+            unsafe {
+                if let Some(residual) = residual {
+                    add(residual.slice(first, len), values);
+                }
+                narrow(values, output.slice_mut(first, len));
             }
         }
     });
 }
 
-/// The mask of elements 16 c to 16 c + 15: bits whose byte is at least `least`.
-fn kept(seed: u64, offset: u64, c: u64, least: u8) -> u16 {
-    let (counter, from) = (offset / 4, (offset % 4) as usize);
-    let a = philox(seed, counter, c);
-    // Offsets are multiples of 4 as a rule.
-    let b = if from == 0 { [0; 4] } else { philox(seed, counter.wrapping_add(1), c) };
-    let words: [u32; 8] = std::array::from_fn(|i| if i < 4 { a[i] } else { b[i - 4] });
-    (0..16).fold(0, |bits, i| {
-        let byte = i / 8 + if i % 2 == 0 { 2 } else { 0 };
-        let keep = words[from + i % 8 / 2].to_le_bytes()[byte] >= least;
-        bits | u16::from(keep) << i
-    })
+/// Elements that are computed at a time: whole groups of 16.
+const BLOCK: usize = 512;
+
+vectorized! {
+    /// The factors of elements whose bits keep them, and 0.
+    fn to_factors(mask: &[u8], scale: f32, factors: &mut [f32]) {
+        for (factors, &bits) in factors.as_chunks_mut::<8>().0.iter_mut().zip(mask) {
+            for (i, factor) in factors.iter_mut().enumerate() {
+                *factor = if bits >> i & 1 != 0 { scale } else { 0.0 };
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// What is dropped becomes 0, even infinity.
+    fn weigh(values: &mut [f32], factors: &[f32]) {
+        for (value, &factor) in values.iter_mut().zip(factors) {
+            let weighed = *value * factor;
+            *value = if factor == 0.0 { 0.0 } else { weighed };
+        }
+    }
+}
+
+vectorized! {
+    fn add<T: Element>(from: &[T], values: &mut [f32]) {
+        from.iter().zip(values).for_each(|(from, value)| *value += from.to_f32());
+    }
+}
+
+/// Groups of 16 elements whose random numbers are drawn at a time.
+const LANES: usize = 16;
+
+vectorized! {
+    /// The masks of groups from c on: bits whose byte is at least `least`.
+    fn kept(seed: u64, offset: u64, c: u64, least: u8) -> [u16; LANES] {
+        let (counter, from) = (offset / 4, (offset % 4) as usize);
+        let mut words = [[0; LANES]; 8];
+        words[..4].copy_from_slice(&draws::<10, LANES>(seed, counter, c));
+        // Offsets are multiples of 4 as a rule.
+        if from != 0 {
+            words[4..].copy_from_slice(&draws::<10, LANES>(seed, counter.wrapping_add(1), c));
+        }
+        let mut masks = [0; LANES];
+        for i in 0..16 {
+            let byte = i / 8 + if i % 2 == 0 { 2 } else { 0 };
+            for (mask, word) in masks.iter_mut().zip(&words[from + i % 8 / 2]) {
+                let keep = (word >> (8 * byte)) as u8 >= least;
+                *mask |= u16::from(keep) << i;
+            }
+        }
+        masks
+    }
 }
 
 /// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; 2011).
@@ -95,17 +154,34 @@ pub(crate) fn philox(key: u64, low: u64, high: u64) -> [u32; 4] {
 
 /// The same of other rounds; from seven on it passes the tests of its authors.
 pub(crate) fn philox_of<const ROUNDS: usize>(key: u64, low: u64, high: u64) -> [u32; 4] {
+    draws::<ROUNDS, 1>(key, low, high).map(|[word]| word)
+}
+
+/// The words of counters whose upper half is `high` and what follows.
+#[inline(always)]
+fn draws<const ROUNDS: usize, const COUNT: usize>(
+    key: u64,
+    low: u64,
+    high: u64,
+) -> [[u32; COUNT]; 4] {
     let mut key = [key as u32, (key >> 32) as u32];
-    let mut c = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32];
+    let highs: [u64; COUNT] = from_fn(|i| high.wrapping_add(i as u64));
+    let mut c = [
+        [low as u32; COUNT],
+        [(low >> 32) as u32; COUNT],
+        highs.map(|high| high as u32),
+        highs.map(|high| (high >> 32) as u32),
+    ];
     for _ in 0..ROUNDS {
-        let [a, b] = [(0xD251_1F53, c[0]), (0xCD9E_8D57, c[2])]
-            .map(|(factor, word): (u32, u32)| u64::from(factor) * u64::from(word));
-        c = [
-            (b >> 32) as u32 ^ c[1] ^ key[0],
-            b as u32,
-            (a >> 32) as u32 ^ c[3] ^ key[1],
-            a as u32,
-        ];
+        let [w, x, y, z] = &mut c;
+        for (((w, x), y), z) in w.iter_mut().zip(x).zip(y).zip(z) {
+            let [a, b] = [(0xD251_1F53, *w), (0xCD9E_8D57, *y)]
+                .map(|(factor, word): (u32, u32)| u64::from(factor) * u64::from(word));
+            *w = (b >> 32) as u32 ^ *x ^ key[0];
+            *x = b as u32;
+            *y = (a >> 32) as u32 ^ *z ^ key[1];
+            *z = a as u32;
+        }
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
     c
