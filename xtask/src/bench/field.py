@@ -9,6 +9,7 @@ SUSTAINED is the mean over the last of SECONDS without a rest, with the clock an
 """
 
 import math
+import os
 import re
 import statistics
 import subprocess
@@ -42,7 +43,9 @@ def elapsed(events):
 
 
 def state():
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
     query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits"]
+    query += ["-i", gpu]
     line = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     return [float(x) for x in line.split(",")]
 

@@ -122,7 +122,11 @@ fn sustain(
 }
 
 fn state() -> Result<(f64, f64)> {
-    let arguments = ["--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits"];
+    // The first GPU that is visible here is the one that works.
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let gpu = visible.split(',').next().filter(|gpu| !gpu.is_empty()).unwrap_or("0");
+    let arguments =
+        ["--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "-i", gpu];
     let output = Command::new("nvidia-smi").args(arguments).output().context("nvidia-smi")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut values = text.lines().next().unwrap_or("").split(',').map(|x| x.trim().parse());
