@@ -5,10 +5,11 @@ use crate::backend::args::Nvfp4Choice::*;
 use crate::backend::args::Nvfp4Variant::{self, *};
 use crate::backend::args::{Nvfp4DequantizeArgs, Nvfp4Lines, Nvfp4QuantizeArgs, Outcome};
 use crate::backend::buf::{self, Buf};
-use crate::backend::cpu::is_noop;
+use crate::backend::cpu::{is_noop, vectorized, widen};
 use crate::backend::memory::collect;
 use crate::backend::pool::parallel;
 use crate::numeric::*;
+use crate::op::dropout::cpu::philox;
 use crate::types::cudaStream_t;
 
 /// Arguments that threads share: addresses of memory of which each writes its own part.
@@ -186,16 +187,22 @@ fn strip_rows(rows: usize, cols: usize) -> usize {
     if rows < 1024 || cols < 1024 { 512 } else { 1024 }
 }
 
-/// Philox4x32-10 of a 128-bit counter.
-fn philox(key: u64, low: u64, high: u64) -> [u32; 4] {
-    let mut c = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32];
-    let (mut k0, mut k1) = (key as u32, (key >> 32) as u32);
-    for _ in 0..10 {
-        let (p0, p1) = (u64::from(c[0]) * 0xD251_1F53, u64::from(c[2]) * 0xCD9E_8D57);
-        c = [(p1 >> 32) as u32 ^ c[1] ^ k0, p1 as u32, (p0 >> 32) as u32 ^ c[3] ^ k1, p0 as u32];
-        (k0, k1) = (k0.wrapping_add(0x9E37_79B9), k1.wrapping_add(0xBB67_AE85));
+vectorized! {
+    /// `x factor + plus`: with -0 the product as it is, with 0 no negative 0.
+    fn scaled(x: &[f32; BLOCK], factor: f32, plus: f32) -> [f32; BLOCK] {
+        let mut y = [0.0; BLOCK];
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x * factor + plus);
+        y
     }
-    c
+}
+
+vectorized! {
+    /// The codes of a block, to nearest.
+    fn nearest(y: &[f32; BLOCK]) -> [u8; BLOCK] {
+        let mut codes = [0; BLOCK];
+        codes.iter_mut().zip(y).for_each(|(code, &y)| *code = e2m1(y));
+        codes
+    }
 }
 
 /// Rounds to one of the two neighbours by a random byte.
@@ -246,18 +253,17 @@ impl Context<'_> {
             return (E4M3(0x7F), [7; BLOCK]);
         }
         let code = scale.block(most);
-        let y: [f32; BLOCK] = if a.fast_math && a.variant == NVTEX_NVFP4_TUNED {
+        let y = if a.fast_math && a.variant == NVTEX_NVFP4_TUNED {
             let factor = (scale.global / code.to_f32()).min(f32::from_bits(0x7F7F_0000));
-            let factor = BF16::from_f32(factor).to_f32();
-            x.map(|x| x * factor + 0.0)
+            scaled(x, BF16::from_f32(factor).to_f32(), 0.0)
         } else {
             let product = code.to_f32() * scale.inverse;
             let factor =
                 if propagates && product.is_nan() { product } else { scale.multiplier(code) };
-            x.map(|x| x * factor)
+            scaled(x, factor, -0.0)
         };
         if !a.stochastic {
-            return (code, y.map(e2m1));
+            return (code, nearest(&y));
         }
         let (sequence, call, exchanged) = calls;
         let (low, carry) = self.rng[1].overflowing_add(call as u64);
@@ -277,7 +283,7 @@ impl Context<'_> {
             let code = E4M3::from_f32(base.min(448.0));
             let s = code.to_f32();
             let factor = self.scale.multiplier(code);
-            let codes = x.map(|x| e2m1(x * factor));
+            let codes = nearest(&scaled(x, factor, -0.0));
             let mut error = 0.0;
             for (x, code) in x.iter().zip(codes) {
                 let value = e2m1_value(code) * s;
@@ -314,11 +320,17 @@ pub(crate) fn scale_index(line: usize, block: usize, stride: usize, swizzled: bo
         + block % 4
 }
 
-/// The largest magnitude; with `nan`, NaN if there is one.
-fn largest<'a>(x: impl IntoIterator<Item = &'a f32>, nan: bool) -> f32 {
-    x.into_iter().fold(0.0, |most: f32, x| {
-        if nan && (most.is_nan() || x.is_nan()) { f32::NAN } else { most.max(x.abs()) }
-    })
+vectorized! {
+    /// The largest magnitude; with `nan`, NaN if there is one.
+    fn largest(x: &[f32; BLOCK], nan: bool) -> f32 {
+        const INFINITY: u32 = f32::INFINITY.to_bits();
+        // Magnitudes are ordered as their bits are, with NaN behind infinity.
+        let most = x.iter().fold(0, |most: u32, x| {
+            let bits = x.abs().to_bits();
+            most.max(if nan || bits <= INFINITY { bits } else { 0 })
+        });
+        f32::from_bits(most)
+    }
 }
 
 /// # Safety
@@ -389,12 +401,11 @@ unsafe fn tile<I: Element>(
     let (height, width) = (BLOCK.min(member.rows - top), BLOCK.min(a.cols - left));
     let mut x = [[0.0; BLOCK]; BLOCK];
     for (r, row) in x.iter_mut().enumerate().take(height) {
-        for (c, x) in row.iter_mut().enumerate().take(width) {
-            *x = input[(member.first + top + r) * a.cols + left + c].to_f32();
-        }
+        let first = (member.first + top + r) * a.cols + left;
+        widen(&input[first..][..width], &mut row[..width]);
     }
     let nan = a.variant as i32 >= NVTEX_NVFP4_HADAMARD_COLUMNS as i32;
-    let of_tile = largest(x.iter().flatten(), nan);
+    let of_tile = if a.square { largest(&x.map(|x| largest(&x, nan)), nan) } else { 0.0 };
     for colwise in [false, true] {
         let lines = if colwise { &a.colwise } else { &a.rowwise };
         if lines.data.is_null() {
