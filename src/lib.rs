@@ -17,6 +17,7 @@ mod nn;
 pub mod numeric;
 mod op;
 mod parallel;
+mod random;
 mod reserve;
 #[doc(hidden)]
 pub mod scaling;

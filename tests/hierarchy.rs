@@ -12,6 +12,7 @@ const FLOORS: &[&str] = &[
     "types",
     "scaling",
     "numeric",
+    "random",
     "stderr",
     "fork",
     "reserve",

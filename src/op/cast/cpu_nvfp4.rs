@@ -9,7 +9,7 @@ use crate::backend::cpu::{is_noop, vectorized, widen};
 use crate::backend::memory::collect;
 use crate::backend::pool::parallel;
 use crate::numeric::*;
-use crate::op::dropout::cpu::philox;
+use crate::random::philox;
 use crate::types::cudaStream_t;
 
 /// Arguments that threads share: addresses of memory of which each writes its own part.

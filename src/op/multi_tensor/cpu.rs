@@ -9,7 +9,7 @@ use crate::backend::pool::{chunks, chunks_mut, parallel};
 use crate::error::Result;
 use crate::numeric::{BF16, E4M3, Element, amax_bits, dispatch};
 use crate::op::cast::cpu_block::e8m0;
-use crate::op::dropout::cpu::philox_of;
+use crate::random::philox_of;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ffi::c_void;
 use std::ops::Range;

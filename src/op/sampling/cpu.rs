@@ -6,7 +6,7 @@ use crate::backend::buf::Buf;
 use crate::backend::memory;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
-use crate::op::dropout::cpu::philox;
+use crate::random::philox;
 use crate::types::cudaStream_t;
 use std::cmp::Reverse;
 

@@ -8,7 +8,7 @@ use crate::backend::buf::{load, store};
 use crate::backend::memory::collect;
 use crate::backend::pool::parallel;
 use crate::numeric::{dispatch, exp};
-use crate::op::dropout::cpu::philox_of;
+use crate::random::philox_of;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
