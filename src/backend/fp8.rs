@@ -195,7 +195,7 @@ pub(crate) unsafe fn decode_tile<I: Element, O: Element>(
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if I::FP8 && !O::FP8 && x86::is_here() {
-        // SAFETY: as below.
+        // SAFETY: the machine has the instructions, and the caller's promise.
         if unsafe { x86::decode_by_shifts(input, shape, by, output) } {
             return true;
         }

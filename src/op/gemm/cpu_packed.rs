@@ -577,8 +577,8 @@ impl Kernel {
         if self.pairs { 2 } else { 1 }
     }
 
-    /// The address of the units of as many rows as a tile has, from `row` and `start` on, if they lie in memory as the
-    /// kernel multiplies them.
+    /// The address of the units of as many rows as a tile has, from `row` and `start` on, if they lie in memory in the
+    /// form that the kernel multiplies.
     fn in_place(&self, a: &Operand, row: usize, start: usize, depth: usize) -> Option<*const u32> {
         if !a.k.is_multiple_of(self.unit()) || !depth.is_multiple_of(self.unit()) {
             return None;
