@@ -184,7 +184,7 @@ __device__ __forceinline__ void take_token(const PeerRows &a, size_t unit, uint6
   if (!own) {
     if (lane == 0) {
       const uint64_t *counter = arrived(a.call.places[rank], slot * a.pieces + piece);
-      wait_for(counter, without_rows(number), a.call.stop);
+      wait_in(a.call, counter, without_rows(number));
     }
     __syncwarp();
   }
@@ -346,7 +346,7 @@ __device__ __forceinline__ void take_sum(const PeerRows &a, size_t unit, uint64_
   bool has = place >= 0 && (remote || choice.mask != 0);
   if (remote) {
     const size_t at = static_cast<size_t>(place) * a.pieces + piece;
-    has = wait_for(arrived(a.call.places[rank], at), without_rows(number), a.call.stop) & 1;
+    has = wait_in(a.call, arrived(a.call.places[rank], at), without_rows(number)) & 1;
   }
   const unsigned ranks = __ballot_sync(~0u, has);
   const size_t cols = a.data.width / T::kBytes, pitch = pitch_of(a.data.width) / T::kBytes;
