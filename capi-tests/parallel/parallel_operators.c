@@ -287,6 +287,7 @@ static void test_experts(void) {
       {12, 4, 8, 4, 0, kNVTEFloat16, kNVTEInt64},    {12, 2, 16, 8, 17, kNVTEFloat32, kNVTEInt32},
       {12, 1, 16, 1, 0, kNVTEBFloat16, kNVTEInt64},  {8, 5, 24, 1, 500, kNVTEFloat32, kNVTEInt64},
       {12, 4, 9, 16, 90, kNVTEBFloat16, kNVTEInt32}, {24, 8, 8, 1, 20, kNVTEFloat16, kNVTEInt64},
+      {4, 2, 32, 8, 0, kNVTEBFloat16, kNVTEInt32},   {3, 3, 9, 1, 0, kNVTEFloat32, kNVTEInt64},
   };
   for (size_t i = 0; i < COUNT(all); i++) {
     for (int size = 2; size <= MOST; size++) {

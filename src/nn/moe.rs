@@ -13,7 +13,7 @@ use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::op;
 use crate::op::ep::Places;
-use crate::op::ep::exchange::Plan;
+use crate::op::ep::exchange::{Matrix, Plan};
 use crate::op::fused_router::{LossRule, Rule};
 use crate::op::permutation::Weights;
 use crate::op::transformer_engine::QuantizationConfig;
@@ -562,15 +562,21 @@ impl Moe {
         [own, of_experts]: [&QTensor; 2],
         back: bool,
     ) -> Result<()> {
-        let to = if back { own } else { of_experts };
-        ops::zero(&to.tensor.rowwise, run.stream)?;
-        let memory = (own.tensor.rowwise.ptr(), of_experts.tensor.rowwise.ptr());
-        let width = self.hidden * self.dtype.bits() / 8;
+        let [own, experts] = [own, of_experts].map(|rows| rows.tensor.rowwise);
+        let (rows, cols) = experts.shape.flatten();
+        if !back && (journey.plan.has_padding() || journey.plan.total() < rows) {
+            ops::zero(&experts, run.stream)?;
+        }
+        let matrix =
+            Matrix { own: own.ptr(), experts: experts.ptr(), rows, cols, dtype: self.dtype };
+        let bytes = journey.plan.room([cols * self.dtype.bits() / 8].into_iter());
+        let memory = run.scratch(bytes)?;
+        let memory = memory.buffer(0, kNVTEByte, &[bytes]).ptr();
         // SAFETY: both matrices have the rows of the plan.
         #[allow(unsafe_code)]
         unsafe {
-            let label = split::label(run);
-            journey.plan.exchange(&journey.ranks, memory, (width, back), label, run.stream)
+            let (label, matrices) = (split::label(run), (&[matrix][..], back));
+            journey.plan.exchange(&journey.ranks, matrices, memory, label, run.stream)
         }
     }
 

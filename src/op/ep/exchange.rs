@@ -1,7 +1,7 @@
-//! Rows of tokens between ranks. Each rank sorts the rows of its own tokens by expert, so that those of an expert are one
-//! piece, which goes to the expert's rank: there the pieces of all ranks follow each other, then padding. Results come
-//! back the same way, and are summed in the order of a token's choices, as on one rank. The numbers of rows of all ranks
-//! and experts lie in the memory of the layer, from where each call reads them on the host.
+//! Rows of tokens between ranks. Each rank sorts the rows of its own tokens by expert, so that those of a rank's experts
+//! are one message. There they are copied to the rows of each expert: those of all ranks in their order, then padding.
+//! Results come back the same way, and are summed in the order of a token's choices, as on one rank. The numbers of rows
+//! of all ranks and experts lie in the memory of the layer, from where each call reads them on the host.
 #![allow(unsafe_code)]
 
 use super::{Group, Layer, Move, State, run_sums};
@@ -11,9 +11,8 @@ use crate::op::nvtex;
 use crate::parallel::Communicator;
 use crate::parallel::message::Message;
 use crate::tensor::Buffer;
-use crate::types::{NVTEDType::*, cudaStream_t};
+use crate::types::{NVTEDType, NVTEDType::*, cudaStream_t};
 use std::ffi::c_void;
-use std::ops::Range;
 
 /// The experts of all ranks.
 pub(super) struct Experts<'a> {
@@ -36,12 +35,22 @@ pub(crate) struct Plan {
     capacity: usize,
 }
 
-/// Rows of one expert that go from one rank to another: where they lie there and here.
-struct Piece {
-    expert_row: usize,
-    own_row: usize,
-    rows: usize,
-    peer: usize,
+/// A matrix whose rows travel between own tokens, sorted by expert, and experts.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix {
+    pub own: *mut c_void,
+    pub experts: *mut c_void,
+    /// Rows that the memory of the experts has room for.
+    pub rows: usize,
+    pub cols: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+impl Matrix {
+    fn width(&self) -> usize {
+        self.cols * self.dtype.bits() / 8
+    }
 }
 
 impl Plan {
@@ -82,49 +91,166 @@ impl Plan {
         ends.windows(2).map(|pair| within(pair[1]) - within(pair[0])).collect()
     }
 
-    /// Rows of the own tokens, and what goes to each rank or (`incoming`) comes from it; rows that no rank has room for
-    /// are left out.
-    fn pieces(&self, incoming: bool) -> (usize, Vec<Piece>) {
-        let (experts, local, own) = (self.experts, self.local(), self.rank);
-        let rows_of = |rank: usize, expert: usize| self.table[rank * experts + expert];
-        let mut pieces = Vec::new();
-        let mut own_row = 0;
-        let list = |expert: usize| match incoming {
-            true if expert / local != own => 0..0,
-            true => 0..self.totals.len(),
-            false => own..own + 1,
-        };
-        for expert in 0..experts {
-            let sources: Range<usize> = list(expert);
-            for source in sources {
-                let before: usize = (0..source).map(|rank| rows_of(rank, expert)).sum();
-                let (expert_row, rows) = (self.starts[expert] + before, rows_of(source, expert));
-                let room = rows.min(self.capacity.saturating_sub(expert_row));
-                let peer = if incoming { source } else { expert / local };
-                pieces.push(Piece { expert_row, own_row, rows: room, peer });
-                own_row += rows;
-            }
-        }
-        (own_row, pieces)
+    /// Rows that one rank has for the experts of another.
+    fn between(&self, from: usize, to: usize) -> usize {
+        let local = self.local();
+        self.table[from * self.experts + to * local..][..local].iter().sum()
     }
 
-    /// Copies rows of `width` bytes, which are sorted by expert, to the rows of the experts of all ranks, or (`back`) from
-    /// there.
+    /// Rows of the own tokens.
+    fn own(&self) -> usize {
+        (0..self.totals.len()).map(|to| self.between(self.rank, to)).sum()
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        (0..self.totals.len()).filter(|&rank| rank != self.rank)
+    }
+
+    /// Rows that other ranks have for the own experts.
+    fn coming(&self) -> usize {
+        self.others().map(|from| self.between(from, self.rank)).sum()
+    }
+
+    /// Whether there are rows between the experts that no token has.
+    pub(crate) fn has_padding(&self) -> bool {
+        self.total() > self.coming() + self.between(self.rank, self.rank)
+    }
+
+    /// Whether rows of other ranks come to where they stay: those of one expert are already in its order.
+    fn comes_in_place(&self) -> bool {
+        self.local() == 1 && self.total() <= self.capacity
+    }
+
+    /// The rows of the own experts for those of other ranks, in the order of these and of the experts, then for the own
+    /// ones; -1 where there is no room.
+    fn map(&self) -> Result<Vec<i32>> {
+        let own = self.between(self.rank, self.rank);
+        let mut map = backend::memory::reserve::<i32>("rows of experts", self.coming() + own)?;
+        let first = self.rank * self.local();
+        let before = |rank: usize, expert: usize| {
+            (0..rank).map(|rank| self.table[rank * self.experts + expert]).sum::<usize>()
+        };
+        for from in self.others().chain([self.rank]) {
+            for expert in first..first + self.local() {
+                let row = self.starts[expert] + before(from, expert);
+                let rows = row..row + self.table[from * self.experts + expert];
+                map.extend(rows.map(|row| if row < self.capacity { row as i32 } else { -1 }));
+            }
+        }
+        Ok(map)
+    }
+
+    /// Bytes of memory that [`Self::exchange`] needs for rows of these widths.
+    pub(crate) fn room(&self, widths: impl Iterator<Item = usize>) -> usize {
+        let (coming, own) = (self.coming(), self.between(self.rank, self.rank));
+        let staged = if self.comes_in_place() { 0 } else { coming };
+        aligned(4 * (coming + own)) + widths.map(|width| aligned(staged * width)).sum::<usize>()
+    }
+
+    /// Copies rows of own tokens to the rows of the experts of all ranks, or (`back`) from there.
     ///
     /// # Safety
-    /// There are as many rows as the plan says.
+    /// There are as many rows as the plan says, and [`Self::room`] bytes of memory.
     pub(crate) unsafe fn exchange(
         &self,
         ranks: &Communicator,
-        memory: (*mut c_void, *mut c_void),
-        (width, back): (usize, bool),
+        (matrices, back): (&[Matrix], bool),
+        memory: *mut c_void,
         name: &str,
         stream: cudaStream_t,
     ) -> Result<()> {
-        let mut messages = Messages { ranks, list: Vec::new(), copies: Vec::new() };
-        let ((_, of_tokens), (_, of_experts)) = (self.pieces(false), self.pieces(true));
-        messages.both(&of_tokens, &of_experts, memory, width, back);
-        messages.run(name, stream)
+        let map = self.map()?;
+        let kind = CopyKind::NVTEX_COPY_TO_DEVICE;
+        // SAFETY: the memory begins with room for the map.
+        unsafe { nvtex::memcpy(memory, map.as_ptr().cast(), 4 * map.len(), kind, stream)? };
+        let (coming, own) = (self.coming(), self.between(self.rank, self.rank));
+        let map = memory.cast::<i32>().cast_const();
+        let mut free = memory.wrapping_byte_add(aligned(4 * (coming + own)));
+        let (mut messages, mut copies) = (Vec::new(), Vec::new());
+        for &matrix in matrices.iter().filter(|matrix| matrix.width() > 0) {
+            let width = matrix.width();
+            let mut here = matrix.own;
+            let mut there = matrix.experts;
+            if !self.comes_in_place() {
+                there = free;
+                free = free.wrapping_byte_add(aligned(coming * width));
+                copies.push(Copy { matrix, rows: there, count: coming, map });
+            }
+            for peer in 0..self.totals.len() {
+                let bytes = width * self.between(self.rank, peer);
+                let their_bytes = width * self.between(peer, self.rank);
+                if peer == self.rank {
+                    let map = map.wrapping_add(coming);
+                    copies.push(Copy { matrix, rows: here, count: own, map });
+                } else {
+                    let (data, receive) = (here.cast(), back);
+                    messages.push(Message { data, bytes, peer, receive });
+                    let (data, bytes, receive) = (there.cast(), their_bytes, !back);
+                    messages.push(Message { data, bytes, peer, receive });
+                }
+                here = here.wrapping_byte_add(bytes);
+                if peer != self.rank || self.comes_in_place() {
+                    there = there.wrapping_byte_add(their_bytes);
+                }
+            }
+        }
+        messages.retain(|message| message.bytes > 0);
+        if back {
+            copies.iter().try_for_each(|copy| copy.bring_back(stream))?;
+        }
+        // SAFETY: messages lie within the rows of the plan, for which all memory has room.
+        unsafe { ranks.exchange_messages(&messages, name, stream)? };
+        match back {
+            true => Ok(()),
+            false => copies.iter().try_for_each(|copy| copy.to_experts(stream)),
+        }
+    }
+}
+
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(256)
+}
+
+/// So many rows, sorted by rank, and for each of them the row of an expert here.
+struct Copy {
+    matrix: Matrix,
+    rows: *mut c_void,
+    count: usize,
+    map: *const i32,
+}
+
+impl Copy {
+    fn to_experts(&self, stream: cudaStream_t) -> Result<()> {
+        let Matrix { experts, rows, cols, dtype, .. } = self.matrix;
+        let args = PermuteArgs {
+            input: self.rows,
+            output: experts,
+            map: self.map,
+            tokens: self.count,
+            topk: 1,
+            cols,
+            rows,
+            dtype,
+            ..super::NO_COPIES
+        };
+        if self.count == 0 { Ok(()) } else { backend::run(&args, stream) }
+    }
+
+    /// Rows without one become zeros.
+    fn bring_back(&self, stream: cudaStream_t) -> Result<()> {
+        let Matrix { experts, rows, cols, dtype, .. } = self.matrix;
+        let args = UnpermuteArgs {
+            input: experts,
+            output: self.rows,
+            map: self.map,
+            probs: std::ptr::null(),
+            tokens: self.count,
+            topk: 1,
+            cols,
+            rows,
+            dtype,
+        };
+        run_sums(&args, stream)
     }
 }
 
@@ -228,8 +354,8 @@ impl<'a> Experts<'a> {
     /// Copies rows to the experts of all ranks.
     pub(super) fn send(&self, moves: &[Option<Move>; 3], stream: cudaStream_t) -> Result<()> {
         let plan = self.known(stream)?;
-        let ((rows, out), (_, coming)) = (plan.pieces(false), plan.pieces(true));
-        let least = plan.totals[self.ranks.rank()].min(self.group.capacity);
+        let (rows, total) = (plan.own(), plan.total());
+        let least = total.min(self.group.capacity);
         let width = |one: &Move| one.rows.cols * 2;
         for one in moves.iter().flatten() {
             let room = one.zeros.bytes / width(one).max(1);
@@ -238,34 +364,40 @@ impl<'a> Experts<'a> {
                 return Err(Error::argument("recv_tokens.shape", expected, room));
             }
         }
-        let sizes = moves
-            .each_ref()
-            .map(|one| one.as_ref().map_or(0, |one| (rows * width(one)).next_multiple_of(256)));
-        self.group.context.with_memory(sizes.iter().sum(), stream, |memory| {
-            let mut messages = Messages { ranks: self.ranks, list: Vec::new(), copies: Vec::new() };
-            let mut at = 0;
-            for (one, size) in moves.iter().zip(sizes) {
-                let Some(one) = one else { continue };
-                let sorted = memory.wrapping_byte_add(at);
-                at += size;
-                let args = PermuteArgs { output: sorted, rows, ..one.rows };
+        let all = || moves.iter().flatten();
+        let sorted_bytes = |one: &Move| aligned(rows * width(one));
+        let sorted: usize = all().map(sorted_bytes).sum();
+        let bytes = sorted + plan.room(all().map(width));
+        self.group.context.with_memory(bytes, stream, |memory| {
+            let mut at = memory;
+            let mut matrices = Vec::new();
+            for one in all() {
+                let own = at;
+                at = at.wrapping_byte_add(sorted_bytes(one));
+                let args = PermuteArgs { output: own, rows, ..one.rows };
                 if args.tokens * args.topk * args.cols * rows > 0 {
                     backend::run(&args, stream)?;
                 }
-                if one.zeros.bytes > 0 {
-                    backend::run(&one.zeros, stream)?;
+                let kept = if plan.has_padding() { 0 } else { least * width(one) };
+                let MemsetArgs { ptr, bytes, value } = one.zeros;
+                if bytes > kept {
+                    let (ptr, bytes) = (ptr.wrapping_byte_add(kept), bytes - kept);
+                    backend::run(&MemsetArgs { ptr, bytes, value }, stream)?;
                 }
-                messages.add(&out, &coming, (sorted, one.zeros.ptr), width(one));
+                let PermuteArgs { rows, cols, dtype, .. } = one.rows;
+                matrices.push(Matrix { own, experts: one.zeros.ptr, rows, cols, dtype });
             }
-            messages.run("nvte_ep_dispatch", stream)
+            let (name, matrices) = ("nvte_ep_dispatch", (&matrices[..], false));
+            // SAFETY: the rows of the plan have been compared with those of the outputs.
+            unsafe { plan.exchange(self.ranks, matrices, at, name, stream) }
         })
     }
 
     /// Brings the rows of experts back, and sums them.
     pub(super) fn fetch(&self, sums: Vec<UnpermuteArgs>, stream: cudaStream_t) -> Result<()> {
         let plan = self.known(stream)?;
-        let ((rows, back), (_, theirs)) = (plan.pieces(false), plan.pieces(true));
-        let least = plan.totals[self.ranks.rank()].min(self.group.capacity);
+        let rows = plan.own();
+        let least = plan.total().min(self.group.capacity);
         let width = |one: &UnpermuteArgs| one.cols * one.dtype.bits() / 8;
         for one in &sums {
             if one.rows < least && one.cols > 0 {
@@ -273,92 +405,23 @@ impl<'a> Experts<'a> {
                 return Err(Error::argument("expert_out.shape", expected, one.rows));
             }
         }
-        let size = |one: &UnpermuteArgs| (rows * width(one)).next_multiple_of(256);
-        self.group.context.with_memory(sums.iter().map(size).sum(), stream, |memory| {
-            let mut messages = Messages { ranks: self.ranks, list: Vec::new(), copies: Vec::new() };
-            let (mut at, mut received) = (0, Vec::new());
+        let sorted_bytes = |one: &UnpermuteArgs| aligned(rows * width(one));
+        let sorted: usize = sums.iter().map(sorted_bytes).sum();
+        let bytes = sorted + plan.room(sums.iter().map(width));
+        self.group.context.with_memory(bytes, stream, |memory| {
+            let mut at = memory;
+            let (mut matrices, mut received) = (Vec::new(), Vec::new());
             for one in &sums {
-                let sorted = memory.wrapping_byte_add(at);
-                if size(one) > 0 {
-                    // Rows that had no room count as zeros.
-                    let memset = MemsetArgs { ptr: sorted, value: 0, bytes: size(one) };
-                    backend::run(&memset, stream)?;
-                }
-                at += size(one);
-                messages.fetch(&back, &theirs, (sorted, one.input.cast_mut()), width(one));
-                received.push(UnpermuteArgs { input: sorted, rows, ..*one });
+                let own = at;
+                at = at.wrapping_byte_add(sorted_bytes(one));
+                received.push(UnpermuteArgs { input: own, rows, ..*one });
+                let &UnpermuteArgs { input, rows, cols, dtype, .. } = one;
+                matrices.push(Matrix { own, experts: input.cast_mut(), rows, cols, dtype });
             }
-            messages.run("nvte_ep_combine", stream)?;
+            let (name, matrices) = ("nvte_ep_combine", (&matrices[..], true));
+            // SAFETY: the rows of the plan have been compared with those of the inputs.
+            unsafe { plan.exchange(self.ranks, matrices, at, name, stream)? };
             received.iter().try_for_each(|one| run_sums(one, stream))
         })
-    }
-}
-
-/// Pieces of rows between ranks; those that stay are copies.
-struct Messages<'a> {
-    ranks: &'a Communicator,
-    list: Vec<Message>,
-    copies: Vec<(*mut c_void, *mut c_void, usize)>,
-}
-
-impl Messages<'_> {
-    /// From own rows to those of experts.
-    fn add(
-        &mut self,
-        out: &[Piece],
-        coming: &[Piece],
-        (own, experts): (*mut c_void, *mut c_void),
-        width: usize,
-    ) {
-        self.both(out, coming, (own, experts), width, false);
-    }
-
-    /// From the rows of experts to the own ones.
-    fn fetch(
-        &mut self,
-        back: &[Piece],
-        theirs: &[Piece],
-        (own, experts): (*mut c_void, *mut c_void),
-        width: usize,
-    ) {
-        self.both(back, theirs, (own, experts), width, true);
-    }
-
-    fn both(
-        &mut self,
-        of_tokens: &[Piece],
-        of_experts: &[Piece],
-        (own, experts): (*mut c_void, *mut c_void),
-        width: usize,
-        back: bool,
-    ) {
-        let rank = self.ranks.rank();
-        let row = |memory: *mut c_void, row: usize| memory.wrapping_byte_add(row * width);
-        for piece in of_tokens.iter().filter(|piece| piece.rows > 0) {
-            let (here, bytes) = (row(own, piece.own_row), piece.rows * width);
-            if piece.peer == rank {
-                let there = row(experts, piece.expert_row);
-                let (to, from) = if back { (here, there) } else { (there, here) };
-                self.copies.push((to, from, bytes));
-                continue;
-            }
-            let data = here.cast();
-            self.list.push(Message { data, bytes, peer: piece.peer, receive: back });
-        }
-        for piece in of_experts.iter().filter(|piece| piece.rows > 0 && piece.peer != rank) {
-            let data = row(experts, piece.expert_row).cast();
-            let bytes = piece.rows * width;
-            self.list.push(Message { data, bytes, peer: piece.peer, receive: !back });
-        }
-    }
-
-    fn run(self, name: &str, stream: cudaStream_t) -> Result<()> {
-        for (to, from, bytes) in self.copies {
-            let kind = CopyKind::NVTEX_COPY_ON_DEVICE;
-            // SAFETY: pieces lie within the rows of the plan, for which both memories have room.
-            unsafe { nvtex::memcpy(to, from.cast_const(), bytes, kind, stream)? };
-        }
-        // SAFETY: as above.
-        unsafe { self.ranks.exchange_messages(&self.list, name, stream) }
     }
 }
