@@ -14,8 +14,11 @@ run.sh COMMAND
   demo                     trains small networks on real data
   bindings [NAME...]       tests of the bindings (rust, candle, onnxruntime, python, jax, torch), which use what is installed; those
                            for JAX and LibTorch are compiled here; only in a bundle that was made with --bindings
+  ranks [N]                programs of several ranks on N GPUs of this host, by default all of them, one after the other; then what
+                           ranks gain: layers, products, shared sequences, rows of experts and, from 4 GPUs on, a model that they
+                           divide. On the CPU with NVTE_BACKEND=cpu and N
   bench [--against LIB]    operators, also of another library with this ABI, and layers
-  all                      all of these
+  all                      all of these but ranks
 FILTER is a part of a test's name, CASE a part of its cases' names. NVTE_TEST_EVERY=N runs about one of
 N cases of each C test, which a sanitizer needs to end in minutes.
 TEXT
@@ -216,6 +219,29 @@ compile_torch() {
   c++ "${flags[@]}" "$1/test.o" -o "$1/test" -lnvte_torch -lnvte -ltorch -ltorch_cpu -lc10
 }
 
+# Alone on their GPUs: kernels that wait for other ranks take the time of those that they wait for.
+run_ranks() {
+  local gpus=${1:-$(nvidia-smi -L 2>/dev/null | wc -l)} name overlap parts=(layers products context)
+  if [[ $gpus -lt 2 ]]; then
+    record ranks sh -c 'echo "this host has fewer than 2 GPUs"; exit 77'
+    return
+  fi
+  [[ $gpus -lt 4 ]] || parts+=(model)
+  export NVTE_BACKEND=${NVTE_BACKEND:-cuda} NVTE_TEST_NCCL=1
+  local launch=("$here/prefix/bin/nvtex-run" -n "$gpus")
+  [[ $NVTE_BACKEND != cuda ]] || launch+=(--gpus)
+  for name in threads grid operators capacity experts moe context training mixed modules gpt processes hosts; do
+    record "ranks.$name" timeout 300 "$here/capi/parallel_$name"
+  done
+  record ranks.launched timeout 300 "${launch[@]}" "$here/capi/parallel_launched"
+  record ranks.dispatch timeout 120 "$here/capi/parallel_dispatch" "$gpus"
+  for overlap in 0 2; do
+    record "ranks.speed.$overlap" env NVTE_COMM_OVERLAP=$overlap timeout 600 "${launch[@]}" \
+      "$here/capi/parallel_speed" "${parts[@]}"
+  done
+  cat "$out"/ranks.{dispatch,speed.*}.log
+}
+
 run_bench() {
   local bench=("$here/bin/xtask" --root "$here" bench)
   local options=(--lib "$here/prefix/lib/libnvte.so" --out "$out/BENCHMARKS.md")
@@ -227,7 +253,7 @@ run_bench() {
 command=${1:-help}
 [[ $# -eq 0 ]] || shift
 case $command in
-  test | compare | sanitize | fuzz | differential | demo | bindings | bench) "run_$command" "$@" ;;
+  test | compare | sanitize | fuzz | differential | demo | bindings | ranks | bench) "run_$command" "$@" ;;
   all)
     run_test
     run_compare
