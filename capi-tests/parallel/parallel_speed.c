@@ -382,7 +382,8 @@ static void train_step(void *argument) {
   nvtex_stream_synchronize(t->stream);
 }
 
-static double time_model(Model m, Recipe format, float *loss) {
+// With `codes` the weights of products exist in FP8 alone, so that codes are gathered.
+static double time_model(Model m, Recipe format, bool codes, float *loss) {
   Training t = {.stream = nvtex_stream_create(), .step = {.struct_size = sizeof t.step}};
   const NVTEXContext context = nvtex_context_create(NULL);
   const NVTEXGridConfig all = {.struct_size = sizeof all};
@@ -397,7 +398,10 @@ static double time_model(Model m, Recipe format, float *loss) {
   c.layer.num_attention_heads = m.heads, c.layer.num_gqa_groups = m.groups;
   c.layer.activation = SWIGLU, c.layer.norm_type = RMSNorm;
   c.layer.bias = false, c.layer.dtype = kNVTEBFloat16;
+  const unsigned flags = NVTEX_CONTEXT_ENABLED | NVTEX_CONTEXT_QUANTIZED_WEIGHTS;
+  if (codes) nvtex_context_begin(context, recipe, flags, NULL);
   const NVTEXModule model = nvtex_language_model_create(context, &c, t.stream);
+  if (codes) nvtex_context_end(context);
   RANK_OK(g_rank);
   NVTEXDataParallelConfig ranks;
   nvtex_data_parallel_config_init(&ranks, sizeof ranks);
@@ -443,13 +447,18 @@ static void model(void) {
         "Llama, %zu layers of %zu, vocabulary of %zu, divided fully, %zu tokens a rank: a step\n",
         m.layers, m.hidden, m.vocabulary, m.length);
   }
-  for (int i = 0; i < RECIPES; i++) {
+  for (int i = 0; i < 2 * RECIPES; i++) {
+    const Recipe recipe = (Recipe)(i / 2);
+    const bool codes = i % 2;
+    if (codes && recipe == BF16) continue;
     float loss;
-    const double time = time_model(m, (Recipe)i, &loss);
+    const double time = time_model(m, recipe, codes, &loss);
     RANK_CHECK(isfinite(loss), "loss %g", loss);
     if (g_rank) continue;
     const double rate = (double)m.length / time;
-    printf("  %-8s %9.1f ms, %7.0f tokens/s and %4.0f TFLOP/s a rank, loss %.3f\n", kRecipes[i],
+    char what[32];
+    snprintf(what, sizeof what, "%s%s", kRecipes[recipe], codes ? ", weights in FP8" : "");
+    printf("  %-23s %9.1f ms, %7.0f tokens/s and %4.0f TFLOP/s a rank, loss %.3f\n", what,
            time * 1e3, rate, rate * model_flops(m) * 1e-12, loss);
     fflush(stdout);
   }

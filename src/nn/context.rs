@@ -221,16 +221,20 @@ impl Context {
         state::encode(&self.states(stream)?)
     }
 
-    pub fn load(&self, bytes: &[u8], stream: cudaStream_t) -> Result<()> {
+    /// Returns the names of the layers that there are, and whose state has been set.
+    pub fn load(&self, bytes: &[u8], stream: cudaStream_t) -> Result<Vec<String>> {
         let states = state::decode(bytes)?;
-        let live = self.live()?;
+        let (live, mut set) = (self.live()?, Vec::new());
         for (name, length, values) in states {
             match live.iter().find(|delayed| delayed.name == name) {
-                Some(delayed) => delayed.set_values(length, values, stream)?,
+                Some(delayed) => {
+                    delayed.set_values(length, values, stream)?;
+                    set.push(name);
+                }
                 None => drop(lock(&self.state).pending.insert(name, (length, values))),
             }
         }
-        Ok(())
+        Ok(set)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::backend::pool::chunks_mut;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
+use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use std::ops::Range;
@@ -243,13 +244,25 @@ impl Parameter {
 
     /// Uses a part of a block for the value, which the caller has copied there.
     pub fn move_to(&mut self, block: &Arc<Block>, value: Buffer) {
-        self.value = Arc::new(QTensor::within(block, value));
+        self.value = Arc::new(self.value.moved(Some(block), value.ptr()));
     }
 
     /// Gives up the value, of which other ranks have the other parts.
     pub fn forget(&mut self) {
-        let nothing = Buffer::new(null_mut(), self.dtype, &self.dims);
-        self.value = Arc::new(QTensor::borrowed(plain(nothing)));
+        self.value = Arc::new(self.value.moved(None, null_mut()));
+    }
+
+    /// Casts this rank's elements of a weight in FP8 alone.
+    pub fn cast_part(
+        &self,
+        run: &Run,
+        (from, to): (&Buffer, &Buffer),
+        ranks: &Communicator,
+    ) -> Result<()> {
+        match &self.format {
+            Some(format) => format.quantizer.cast_part(run, (from, to), &self.value, ranks),
+            None => Ok(()),
+        }
     }
 
     /// Where the value always is: all of it, or this rank's part.

@@ -12,7 +12,7 @@ use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
 use crate::types::cudaStream_t;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fmt::{Display, Formatter};
 use std::ptr::null;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub struct QTensor {
     shared: Option<Arc<Block>>,
     /// Per tensor: `scale_inv`, then for current scaling scale and amax. NVFP4: the amax of each direction. High precision:
     /// the amax, if whoever writes the values raises it.
-    _scalars: Option<Block>,
+    _scalars: Option<Arc<Block>>,
     /// Seed and offset of stochastic rounding.
     random: Buffer,
     /// The groups of ranks whose maxima give the scale.
@@ -102,9 +102,19 @@ impl QTensor {
         Self { tensor, row, col, shared, _scalars: None, random, ranks: [None, None] }
     }
 
-    /// A tensor in high precision in a block of several.
-    pub fn within(block: &Arc<Block>, buffer: Buffer) -> Self {
-        Self { shared: Some(Arc::clone(block)), ..Self::borrowed(plain(buffer)) }
+    /// The same with its row-wise data in a block of several, or nowhere. Scales and amax stay.
+    pub fn moved(&self, block: Option<&Arc<Block>>, data: *mut c_void) -> Self {
+        let Buffer { dtype, shape, .. } = self.tensor.rowwise;
+        let rowwise = Buffer::new(data, dtype, shape.dims());
+        Self {
+            tensor: Tensor { rowwise, ..self.tensor.clone() },
+            row: None,
+            col: None,
+            shared: block.cloned(),
+            _scalars: self._scalars.clone(),
+            random: self.random,
+            ranks: self.ranks.clone(),
+        }
     }
 
     /// Allocates a matrix in high precision.
@@ -123,7 +133,7 @@ impl QTensor {
     pub fn add_amax(&mut self, run: &Run) -> Result<&Buffer> {
         let block = run.scratch(size_of::<f32>())?;
         self.tensor.amax = block.buffer(0, kNVTEFloat32, &[1]);
-        self._scalars = Some(block);
+        self._scalars = Some(Arc::new(block));
         ops::zero(&self.tensor.amax, run.stream)?;
         Ok(&self.tensor.amax)
     }
@@ -281,7 +291,7 @@ impl Quantizer {
         let mut layout = Layout::default();
         let [scale_inv, scale, amax] = [0; 3].map(|_| layout.array(kNVTEFloat32, 1, 4));
         let scalars = if per_tensor || self.is_nvfp4() {
-            Some(run.block(layout.bytes(), lifetime)?)
+            Some(Arc::new(run.block(layout.bytes(), lifetime)?))
         } else {
             None
         };
@@ -346,6 +356,40 @@ impl Quantizer {
         }
         let out = self.with_scale(run, x, out, &config)?;
         ops::quantize(run, x, &out, &config)
+    }
+
+    /// Casts a part of a tensor with one scale, of which other ranks cast the other parts.
+    pub fn cast_part(
+        &self,
+        run: &Run,
+        (x, to): (&Buffer, &Buffer),
+        whole: &QTensor,
+        ranks: &Communicator,
+    ) -> Result<()> {
+        let config = self.config();
+        let row =
+            |buffer: &Buffer| Buffer::new(buffer.ptr(), buffer.dtype, &[1, buffer.shape.numel()]);
+        let (mut x, mut to) = (row(x), row(to));
+        let zero;
+        if x.shape.numel() == 0 {
+            // The scale is to be here, too: a 0 has no other effect.
+            zero = run.scratch(2 * size_of::<f32>())?;
+            x = zero.buffer(0, kNVTEFloat32, &[1, 1]);
+            to = zero.buffer(size_of::<f32>(), to.dtype, &[1, 1]);
+            ops::zero(&x, run.stream)?;
+        }
+        let (x, mut part) = (plain(x), Tensor { rowwise: to, ..whole.tensor.clone() });
+        let amax = part.amax;
+        if self.is_current() {
+            ops::amax(run, &x, &part, &config)?;
+            ranks.max(&amax, label(run), run.stream)?;
+            whole.share_amax(run, &amax)?;
+            ops::scale(run, &part, &config)?;
+            part.amax = Buffer::UNSET;
+            return ops::quantize(run, &x, &part, &config);
+        }
+        ops::quantize(run, &x, &part, &config)?;
+        ranks.max(&amax, label(run), run.stream)
     }
 
     /// What `x` is cast to; in current scaling its scale is made here, from an amax that comes with `x` if there is one.

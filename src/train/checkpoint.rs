@@ -548,17 +548,26 @@ impl Checkpoint<'_> {
     fn read(&self, checked: Checked, stream: cudaStream_t) -> Result<()> {
         let Checked { file, parameters, numbers, extras, recipes, .. } = checked;
         // The state of recipes is checked as a whole by the context, before it changes anything.
-        if let (Some(context), Some(recipes)) = (&self.context, recipes) {
-            context.load(&recipes, stream)?;
-        }
+        let scaled = match (&self.context, recipes) {
+            (Some(context), Some(recipes)) => context.load(&recipes, stream)?,
+            _ => Vec::new(),
+        };
+        // A weight in FP8 alone has the scale that it had when it was saved, if that is known.
+        let has_scale = |p: &mut Parameter| {
+            let delayed = p.format.as_ref().and_then(|format| format.delayed.as_ref());
+            delayed.is_some_and(|delayed| scaled.contains(&delayed.name))
+        };
         for stored in &parameters {
+            let first = !stored.with(has_scale);
             let count = stored.shard.dims().iter().product();
             let values = file.floats_of(&stored.name, &stored.shard, 0..count)?;
             match (self.optimizer, stored.entry) {
-                (Some(optimizer), Some(entry)) => optimizer.set_master(entry, &values, stream)?,
+                (Some(optimizer), Some(entry)) => {
+                    optimizer.set_master(entry, (&values, first), stream)?;
+                }
                 _ => {
                     let run = stored.module.run(stream);
-                    stored.with(|p| host::assign(&run, p, &values))?;
+                    stored.with(|p| host::assign(&run, p, (&values, first)))?;
                 }
             }
             for (name, buffer) in stored.state() {

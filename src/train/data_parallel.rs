@@ -71,7 +71,7 @@ struct Member {
     dims: Vec<usize>,
     /// Other ranks have the other experts.
     experts: bool,
-    /// Its value cannot be part of a bucket: it is in FP8 alone, or in memory of the program.
+    /// Its value cannot be part of a bucket: it exists in blocks with scales alone, or in memory of the program.
     fixed: bool,
     /// The layer, among all of the engine, and the parameter's number there.
     layer: (usize, usize),
@@ -555,7 +555,10 @@ fn find(modules: &[Arc<Module>]) -> Result<Found> {
                     known.uses.push((m, index));
                     continue;
                 }
-                let fixed = p.format.is_some() || p.value.is_borrowed();
+                // Scales of blocks belong to elements of several rows.
+                let in_blocks =
+                    p.format.as_ref().is_some_and(|format| !format.quantizer.transposes());
+                let fixed = in_blocks || p.value.is_borrowed();
                 let kind = if fixed { " that stays where it is" } else { "" };
                 let (dims, dtype, origin) = (p.dims.clone(), p.dtype, p.origin());
                 texts.push(format!("{name} {dims:?} of {dtype}{kind}, initially {origin}"));

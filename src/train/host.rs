@@ -46,10 +46,10 @@ pub fn fill(run: &Run, values: &[f32], to: &Buffer) -> Result<()> {
     ops::add(run, &plain(from), &plain(*to), false)
 }
 
-/// Sets the value of a parameter.
-pub fn assign(run: &Run, parameter: &Parameter, values: &[f32]) -> Result<()> {
+/// Sets the value of a parameter. `first` is that of [`Parameter::assign`].
+pub fn assign(run: &Run, parameter: &Parameter, (values, first): (&[f32], bool)) -> Result<()> {
     let block = run.block(size_of_val(values), Lifetime::Scratch)?;
     ops::upload(block.ptr(), values, run.stream)?;
     let (rows, cols) = Shape::new(&parameter.dims).flatten();
-    parameter.assign(run, &plain(block.buffer(0, kNVTEFloat32, &[rows, cols])), true)
+    parameter.assign(run, &plain(block.buffer(0, kNVTEFloat32, &[rows, cols])), first)
 }

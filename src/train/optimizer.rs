@@ -13,7 +13,7 @@ use crate::op::multi_tensor::step::{self, AdamConstants, NormScratch, SgdConstan
 use crate::op::{newton_schulz, ranks};
 use crate::parallel::Communicator;
 use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_EP, NVTEX_GRID_TP};
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
 use std::ops::Range;
@@ -389,7 +389,7 @@ impl Optimizer {
                 }
                 Some(_) if self.settings.initial_masters => {
                     let initial = self.with(entry, |p| p.initial())?;
-                    self.set_master(entry, &initial, run.stream)
+                    self.set_master(entry, (&initial, true), run.stream)
                 }
                 _ => Ok(()),
             };
@@ -530,7 +530,9 @@ impl Optimizer {
         self.adam(of(Update::AdamW), stream)?;
         self.sgd(of(Update::Sgd), stream)?;
         self.muon(&run, host_list(of(Update::Muon))?, stream)?;
-        let waits = |live: &&Live| live.entry.quantized && live.cast.is_none();
+        let waits = |live: &&Live| {
+            live.entry.quantized && live.entry.division.is_none() && live.cast.is_none()
+        };
         for Live { entry, .. } in live.iter().filter(waits) {
             if let Some(master) = entry.master {
                 let cast = self.with(entry, |p| p.assign(&run, &plain(master), false));
@@ -538,9 +540,23 @@ impl Optimizer {
             }
         }
         if let Some(data_parallel) = &self.data_parallel {
+            self.cast_parts(&run, data_parallel)?;
             data_parallel.gather_updated(stream)?;
         }
         self.reductions.store(reductions.unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Casts what this rank has updated of weights in FP8 alone. All ranks take part, since a weight has one scale.
+    fn cast_parts(&self, run: &Run, data_parallel: &DataParallel) -> Result<()> {
+        let divided = |entry: &&Entry| entry.quantized && entry.division.is_some();
+        for entry in self.entries.iter().filter(divided) {
+            let Some(master) = entry.master else { continue };
+            let (to, _) = self.gradient(entry)?;
+            let ranks = data_parallel.ranks(entry.over.contains(&NVTEX_GRID_EP));
+            let cast = self.with(entry, |p| p.cast_part(run, (&master, &to), ranks));
+            of_parameter(&entry.name, cast)?;
+        }
         Ok(())
     }
 
@@ -752,8 +768,13 @@ impl Optimizer {
         host_list(value.as_chunks::<2>().0.iter().zip(master.as_chunks::<2>().0).map(join))
     }
 
-    /// Sets a parameter and its master, in all modules that have it.
-    pub fn set_master(&self, entry: &Entry, values: &[f32], stream: cudaStream_t) -> Result<()> {
+    /// Sets a parameter and its master, in all modules that have it. `first`: a delayed scale becomes that of the values.
+    pub fn set_master(
+        &self,
+        entry: &Entry,
+        (values, first): (&[f32], bool),
+        stream: cudaStream_t,
+    ) -> Result<()> {
         let run = Run::outside(&self.context, stream);
         let (home, is_part) = self.with(entry, |p| (p.home(), p.own.is_some()));
         let part = if is_part { entry.part() } else { 0..entry.numel() };
@@ -772,13 +793,16 @@ impl Optimizer {
         if let Some(master) = entry.master {
             ops::upload(master.ptr(), &values[entry.part()], stream)?;
             if entry.division.is_none() {
-                return self.with(entry, |p| p.assign(&run, &plain(master), true));
+                return self.with(entry, |p| p.assign(&run, &plain(master), first));
             }
+        }
+        if is_part && entry.quantized {
+            return self.with(entry, |p| assign_part(&run, p, (values, first), (part, &home)));
         }
         if is_part {
             return if part.is_empty() { Ok(()) } else { fill(&run, &values[part], &home) };
         }
-        self.with(entry, |p| super::host::assign(&run, p, values))
+        self.with(entry, |p| super::host::assign(&run, p, (values, first)))
     }
 
     /// The entry of a parameter of a module, by its place.
@@ -917,14 +941,37 @@ fn first_master(
         return ops::upload(master.ptr(), &parameter.initial()?[entry.part()], run.stream);
     }
     let value = &parameter.value.tensor;
+    let own = parameter.own.map_or_else(|| entry.own(&value.rowwise), |[value, _]| value);
+    if quantized && entry.division.is_some() {
+        let row = |of: &Buffer| Buffer::new(of.ptr(), of.dtype, &[1, of.shape.numel()]);
+        let part = Tensor { rowwise: row(&own), ..value.clone() };
+        return ops::dequantize(run, &part, &plain(row(master)));
+    }
     if quantized {
         let mut matrix = plain(*master);
         let (rows, cols) = matrix.rowwise.shape.flatten();
         matrix.rowwise = Buffer::new(master.ptr(), kNVTEFloat32, &[rows, cols]);
         return ops::dequantize(run, value, &matrix);
     }
-    let own = parameter.own.map_or_else(|| entry.own(&value.rowwise), |[value, _]| value);
     ops::add(run, &plain(own), &plain(*master), false)
+}
+
+/// Casts all of a weight in FP8 alone, of which this rank keeps a part.
+fn assign_part(
+    run: &Run,
+    parameter: &mut Parameter,
+    (values, first): (&[f32], bool),
+    (part, home): (Range<usize>, &Buffer),
+) -> Result<()> {
+    let before = Arc::clone(&parameter.value);
+    let block = Arc::new(run.scratch(bytes(values.len(), home.dtype))?);
+    let whole = block.buffer(0, home.dtype, &[values.len()]);
+    parameter.move_to(&block, whole);
+    let cast = super::host::assign(run, parameter, (values, first));
+    parameter.value = before;
+    cast?;
+    let own = slice(&whole, part);
+    ops::copy(home.ptr(), own.ptr(), own.bytes(), run.stream)
 }
 
 impl Options {

@@ -196,11 +196,11 @@ impl Pretrained {
                 Some((optimizer, optimizer.find(&target.module, target.index)?))
             });
             match found {
-                Some((optimizer, entry)) => optimizer.set_master(entry, &values, stream)?,
+                Some((optimizer, entry)) => optimizer.set_master(entry, (&values, true), stream)?,
                 None => {
                     let run = target.module.run(stream);
                     target.module.with_parameters(|parameters| {
-                        host::assign(&run, parameters[target.index].1, &values)
+                        host::assign(&run, parameters[target.index].1, (&values, true))
                     })?;
                 }
             }

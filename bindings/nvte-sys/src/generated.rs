@@ -5946,12 +5946,12 @@ unsafe extern "C-unwind" {
     /// Makes the ranks of a communicator train modules of a context together, each with batches of its own. Collective:
     /// the ranks compare names, shapes, dtypes and seeds of the parameters, and take the values of rank 0.
     ///
-    /// The engine makes gradients of 0, Float32 or as `wire_dtype` says, and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
-    /// parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
-    /// memory of the program stay where they are, and are not divided. With NVTEX_SHARDING_FULL each layer of the modules (of
-    /// `nvtex_sequential_create` each part) has its parameters only while it runs: `NVTEXParameter.value` has null data
-    /// otherwise, and passes are collective calls, which all ranks make in the same order. So create it behind the modules, before the
-    /// optimizer and before anything is captured in a graph.
+    /// The engine makes gradients of 0, Float32 or as `wire_dtype` says, and binds them. With NVTEX_SHARDING_OPTIMIZER it
+    /// also moves the values of parameters into memory of its own, from which they can be gathered at once; weights in FP8
+    /// blocks, MXFP8 or NVFP4 alone and values in memory of the program stay where they are, and are not divided. With
+    /// NVTEX_SHARDING_FULL each layer of the modules (of `nvtex_sequential_create` each part) has its parameters only while
+    /// it runs: `NVTEXParameter.value` has null data otherwise, and passes are collective calls, which all ranks make in
+    /// the same order. So create it behind the modules, before the optimizer and before anything is captured in a graph.
     ///
     /// A step of the program: backward passes over all microbatches; `nvtex_data_parallel_reduce`;
     /// `nvtex_optimizer_step` of an optimizer that has the engine in its config.

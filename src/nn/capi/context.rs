@@ -547,5 +547,5 @@ unsafe fn load(
         // SAFETY: not null, and the caller vouches for the bytes.
         _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes) },
     };
-    context.load(state, stream)
+    context.load(state, stream).map(drop)
 }

@@ -230,7 +230,7 @@ run_ranks() {
   export NVTE_BACKEND=${NVTE_BACKEND:-cuda} NVTE_TEST_NCCL=1
   local launch=("$here/prefix/bin/nvtex-run" -n "$gpus")
   [[ $NVTE_BACKEND != cuda ]] || launch+=(--gpus)
-  for name in threads grid operators capacity experts moe context training mixed modules gpt processes hosts; do
+  for name in threads grid operators capacity experts moe context training quantized mixed modules gpt processes hosts; do
     record "ranks.$name" timeout 300 "$here/capi/parallel_$name"
   done
   record ranks.launched timeout 300 "${launch[@]}" "$here/capi/parallel_launched"
