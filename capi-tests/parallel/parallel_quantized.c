@@ -17,6 +17,8 @@ typedef struct Setup {
   NVTEXSharding sharding;
   // A checkpoint to go on from, and one to write.
   const char *from, *to;
+  // Weights exist in high precision.
+  bool high_precision;
 } Setup;
 
 static Setup g_setup;
@@ -46,8 +48,8 @@ static Model begin(NVTEXCommunicator comm, int rank) {
   NVTEXRecipeConfig recipe;
   nvtex_recipe_config_init(&recipe, sizeof recipe, g_setup.recipe);
   m.recipe = nvtex_recipe_create(&recipe);
-  nvtex_context_begin(m.context, m.recipe, NVTEX_CONTEXT_ENABLED | NVTEX_CONTEXT_QUANTIZED_WEIGHTS,
-                      NULL);
+  const unsigned alone = g_setup.high_precision ? 0 : NVTEX_CONTEXT_QUANTIZED_WEIGHTS;
+  nvtex_context_begin(m.context, m.recipe, NVTEX_CONTEXT_ENABLED | alone, NULL);
   for (size_t i = 0; i < 2; i++) {
     NVTEXLinearConfig c;
     nvtex_linear_config_init(&c, sizeof c);
@@ -174,10 +176,9 @@ static void train(NVTEXCommunicator comm, int rank) {
   end(&m);
 }
 
-// Codes of all ranks are the masters times the scale, rounded. In current scaling that is 448 by
-// the largest magnitude.
-static void check_codes(int size, const char *what) {
-  const bool current = g_setup.recipe == NVTEX_RECIPE_CURRENT_SCALING;
+// Codes of all ranks are the masters times the scale, rounded. A scale that comes from the masters
+// is 448 divided by their largest magnitude.
+static void check_codes(int size, const char *what, bool fresh) {
   for (size_t i = 0; i < 2; i++) {
     const Result *r = &g_results[0];
     float largest = 0;
@@ -192,7 +193,7 @@ static void check_codes(int size, const char *what) {
     }
     CHECK(r->scale_inv[i] == 1 / r->scale[i], "%s: %g for a scale of %g", what, r->scale_inv[i],
           r->scale[i]);
-    if (current) CHECK_FLOAT(r->scale[i], 448 / largest);
+    if (fresh) CHECK_FLOAT(r->scale[i], 448 / largest);
   }
   for (int rank = 1; rank < size; rank++) {
     CHECK(!memcmp(&g_results[rank], &g_results[0], sizeof g_results[0]), "%s: rank %d differs",
@@ -208,51 +209,77 @@ static size_t read_file(const char *path, char *bytes, size_t room) {
   return count;
 }
 
-static void check_recipe(NVTEXRecipeKind recipe) {
+static void check_recipe(NVTEXRecipeKind recipe, int size) {
   static const NVTEXSharding levels[] = {NVTEX_SHARDING_NONE, NVTEX_SHARDING_OPTIMIZER,
                                          NVTEX_SHARDING_FULL};
   enum { ROOM = 1 << 18 };
   static char files[2][ROOM];
   static Result whole;
-  for (int size = 1; size <= MOST; size++) {
-    for (size_t level = 0; level < COUNT(levels); level++) {
-      if (!case_begin("recipe %d, %d ranks, sharding %d", (int)recipe, size, levels[level])) {
-        continue;
-      }
-      const char *path = in_folder("saved"), *other = in_folder("other");
-      const char *to = level ? other : path;
-      g_setup = (Setup){recipe, levels[level], NULL, to};
-      run_threads(size, 60, train);
-      check_codes(size, "trained");
-      // What is divided is on one rank alone.
-      size_t kept = 0;
-      for (int rank = 0; rank < size; rank++) kept += g_kept[rank];
-      CHECK_EQ(kept, level ? CODES : CODES * (size_t)size);
-      // The same sums in the same order: nothing depends on what ranks divide.
-      if (level) CHECK(!memcmp(&g_results[0], &whole, sizeof whole), "other codes if divided");
-      whole = g_results[0];
-      const size_t bytes = read_file(path, files[0], ROOM);
-      CHECK(bytes > 4 * CODES && bytes < ROOM, "a file of %zu bytes", bytes);
-      CHECK(read_file(to, files[1], ROOM) == bytes && !memcmp(files[0], files[1], bytes),
-            "another checkpoint if divided");
-      // What any number of ranks loads are these codes, and they would save the same.
-      g_setup.from = path;
-      g_setup.to = other;
-      const int next = size % MOST + 1;
-      run_threads(next, 60, train);
-      check_codes(next, "loaded");
-      CHECK(!memcmp(&g_results[0], &whole, sizeof whole), "other codes when loaded");
-      CHECK(read_file(other, files[1], ROOM) == bytes && !memcmp(files[0], files[1], bytes),
-            "another checkpoint after a load");
-    }
+  const bool fresh = recipe == NVTEX_RECIPE_CURRENT_SCALING;
+  if (!case_begin("recipe %d, %d ranks", (int)recipe, size)) return;
+  const char *path = in_folder("saved"), *other = in_folder("other");
+  for (size_t level = 0; level < COUNT(levels); level++) {
+    const char *to = level ? other : path;
+    g_setup = (Setup){recipe, levels[level], NULL, to, false};
+    run_threads(size, 60, train);
+    check_codes(size, "trained", fresh);
+    // What is divided is on one rank alone.
+    size_t kept = 0;
+    for (int rank = 0; rank < size; rank++) kept += g_kept[rank];
+    CHECK_EQ(kept, level ? CODES : CODES * (size_t)size);
+    // The same sums in the same order: nothing depends on what ranks divide.
+    if (level) CHECK(!memcmp(&g_results[0], &whole, sizeof whole), "other codes if divided");
+    whole = g_results[0];
+    const size_t bytes = read_file(path, files[0], ROOM);
+    CHECK(bytes > 4 * CODES && bytes < ROOM, "a file of %zu bytes", bytes);
+    CHECK(read_file(to, files[1], ROOM) == bytes && !memcmp(files[0], files[1], bytes),
+          "another checkpoint if divided");
+    // What any number of ranks loads are these codes, and they would save the same.
+    g_setup.from = path;
+    g_setup.to = other;
+    const int next = size % MOST + 1;
+    run_threads(next, 60, train);
+    check_codes(next, "loaded", fresh);
+    CHECK(!memcmp(&g_results[0], &whole, sizeof whole), "other codes when loaded");
+    CHECK(read_file(other, files[1], ROOM) == bytes && !memcmp(files[0], files[1], bytes),
+          "another checkpoint after a load");
   }
+}
+
+// Weights in high precision whose layers have run, but have had no scale yet.
+static void save_without_scales(NVTEXCommunicator comm, int rank) {
+  Model m = begin(comm, rank);
+  NVTETensor in = new_array(IN, 1), mid = new_array(MID, 0), out = new_array(OUT, 0);
+  nvtex_context_begin(m.context, m.recipe, NVTEX_CONTEXT_ENABLED, NULL);
+  nvtex_module_forward(m.modules[0], &in, 1, &mid, 1, NULL, NULL, NULL);
+  nvtex_module_forward(m.modules[1], &mid, 1, &out, 1, NULL, NULL, NULL);
+  nvtex_context_end(m.context);
+  checkpoint(&m, comm, g_setup.to, true);
+  const NVTETensor arrays[] = {in, mid, out};
+  for (size_t i = 0; i < COUNT(arrays); i++) nvtex_array_destroy(arrays[i]);
+  end(&m);
+}
+
+static void check_without_scales(void) {
+  if (!case_begin("a checkpoint whose weights have had no scale")) return;
+  const char *path = in_folder("saved");
+  g_setup = (Setup){NVTEX_RECIPE_DELAYED_SCALING, NVTEX_SHARDING_FULL, NULL, path, true};
+  run_threads(1, 60, save_without_scales);
+  g_setup.high_precision = false;
+  g_setup.from = path;
+  g_setup.to = NULL;
+  run_threads(2, 60, train);
+  check_codes(2, "loaded", true);
 }
 
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   folder_begin();
-  check_recipe(NVTEX_RECIPE_DELAYED_SCALING);
-  check_recipe(NVTEX_RECIPE_CURRENT_SCALING);
+  for (int size = 1; size <= MOST; size++) {
+    check_recipe(NVTEX_RECIPE_DELAYED_SCALING, size);
+    check_recipe(NVTEX_RECIPE_CURRENT_SCALING, size);
+  }
+  check_without_scales();
   folder_end();
   return test_end();
 }

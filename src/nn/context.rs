@@ -5,9 +5,10 @@ use super::callback;
 use super::kv_cache::KvCache;
 use super::memory::{Block, Callbacks, Lifetime, Memory, host_list, lock};
 use super::ops;
+use super::parameter::WEIGHT_SLOT;
 use super::quantizer::QTensor;
 use super::recipe::{Group, Recipe};
-use super::state::{self, Delayed, Named, Pass, Values};
+use super::state::{self, Delayed, FIRST_SCALE, Named, Pass, Values};
 use crate::backend::{self, args::DeviceProperties};
 use crate::env::{Overlap, env};
 use crate::error::{Error, Result};
@@ -221,20 +222,24 @@ impl Context {
         state::encode(&self.states(stream)?)
     }
 
-    /// Returns the names of the layers that there are, and whose state has been set.
+    /// Returns the names of the layers that there are now, if their weight had another scale than the first one.
     pub fn load(&self, bytes: &[u8], stream: cudaStream_t) -> Result<Vec<String>> {
         let states = state::decode(bytes)?;
-        let (live, mut set) = (self.live()?, Vec::new());
+        let (live, mut scaled) = (self.live()?, Vec::new());
         for (name, length, values) in states {
             match live.iter().find(|delayed| delayed.name == name) {
                 Some(delayed) => {
+                    let has_scale =
+                        values[Pass::Forward as usize].scale[WEIGHT_SLOT] != FIRST_SCALE;
                     delayed.set_values(length, values, stream)?;
-                    set.push(name);
+                    if has_scale {
+                        scaled.push(name);
+                    }
                 }
                 None => drop(lock(&self.state).pending.insert(name, (length, values))),
             }
         }
-        Ok(set)
+        Ok(scaled)
     }
 }
 

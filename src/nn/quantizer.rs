@@ -358,7 +358,7 @@ impl Quantizer {
         ops::quantize(run, x, &out, &config)
     }
 
-    /// Casts a part of a tensor with one scale, of which other ranks cast the other parts.
+    /// Casts a row of elements of a tensor with one scale, of which other ranks cast the others.
     pub fn cast_part(
         &self,
         run: &Run,
@@ -367,15 +367,13 @@ impl Quantizer {
         ranks: &Communicator,
     ) -> Result<()> {
         let config = self.config();
-        let row =
-            |buffer: &Buffer| Buffer::new(buffer.ptr(), buffer.dtype, &[1, buffer.shape.numel()]);
-        let (mut x, mut to) = (row(x), row(to));
+        let (mut x, mut to) = (*x, *to);
         let zero;
         if x.shape.numel() == 0 {
             // The scale is to be here, too: a 0 has no other effect.
             zero = run.scratch(2 * size_of::<f32>())?;
-            x = zero.buffer(0, kNVTEFloat32, &[1, 1]);
-            to = zero.buffer(size_of::<f32>(), to.dtype, &[1, 1]);
+            x = zero.buffer(0, kNVTEFloat32, &[1]);
+            to = zero.buffer(size_of::<f32>(), to.dtype, &[1]);
             ops::zero(&x, run.stream)?;
         }
         let (x, mut part) = (plain(x), Tensor { rowwise: to, ..whole.tensor.clone() });

@@ -84,9 +84,12 @@ pub struct Settings {
     pub dtypes: [NVTEDType; 2],
 }
 
+/// Scales before the first update.
+pub const FIRST_SCALE: f32 = 1.0;
+
 fn initial(length: usize) -> Result<[Values; 2]> {
     let [forward, backward] = counts(length).map(|[scales, maxima]| -> Result<Values> {
-        Ok(Values { scale: host_vec(1.0, scales)?, history: host_vec(0.0, maxima)? })
+        Ok(Values { scale: host_vec(FIRST_SCALE, scales)?, history: host_vec(0.0, maxima)? })
     });
     Ok([forward?, backward?])
 }

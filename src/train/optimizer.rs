@@ -943,9 +943,8 @@ fn first_master(
     let value = &parameter.value.tensor;
     let own = parameter.own.map_or_else(|| entry.own(&value.rowwise), |[value, _]| value);
     if quantized && entry.division.is_some() {
-        let row = |of: &Buffer| Buffer::new(of.ptr(), of.dtype, &[1, of.shape.numel()]);
-        let part = Tensor { rowwise: row(&own), ..value.clone() };
-        return ops::dequantize(run, &part, &plain(row(master)));
+        let part = Tensor { rowwise: own, ..value.clone() };
+        return ops::dequantize(run, &part, &plain(*master));
     }
     if quantized {
         let mut matrix = plain(*master);

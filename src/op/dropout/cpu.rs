@@ -81,7 +81,7 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
             }
             to_factors(mask, scale, &mut factors);
             weigh(values, &factors);
-            // SAFETY: as above.
+            // SAFETY: nobody writes to the residual, and this task alone uses this part of the output.
             unsafe {
                 if let Some(residual) = residual {
                     add(residual.slice(first, len), values);

@@ -174,14 +174,14 @@ impl Plan {
             if !self.comes_in_place() {
                 there = free;
                 free = free.wrapping_byte_add(aligned(coming * width));
-                copies.push(Copy { matrix, rows: there, count: coming, map });
+                copies.push(RowCopy { matrix, rows: there, count: coming, map });
             }
             for peer in 0..self.totals.len() {
                 let bytes = width * self.between(self.rank, peer);
                 let their_bytes = width * self.between(peer, self.rank);
                 if peer == self.rank {
                     let map = map.wrapping_add(coming);
-                    copies.push(Copy { matrix, rows: here, count: own, map });
+                    copies.push(RowCopy { matrix, rows: here, count: own, map });
                 } else {
                     let (data, receive) = (here.cast(), back);
                     messages.push(Message { data, bytes, peer, receive });
@@ -212,14 +212,14 @@ fn aligned(bytes: usize) -> usize {
 }
 
 /// So many rows, sorted by rank, and for each of them the row of an expert here.
-struct Copy {
+struct RowCopy {
     matrix: Matrix,
     rows: *mut c_void,
     count: usize,
     map: *const i32,
 }
 
-impl Copy {
+impl RowCopy {
     fn to_experts(&self, stream: cudaStream_t) -> Result<()> {
         let Matrix { experts, rows, cols, dtype, .. } = self.matrix;
         let args = PermuteArgs {

@@ -219,7 +219,8 @@ compile_torch() {
   c++ "${flags[@]}" "$1/test.o" -o "$1/test" -lnvte_torch -lnvte -ltorch -ltorch_cpu -lc10
 }
 
-# Alone on their GPUs: kernels that wait for other ranks take the time of those that they wait for.
+# Alone on their GPUs: kernels that wait for other ranks take the time of those that they wait for. Without parallel_faults,
+# whose ranks disagree: NCCL does not compare their calls.
 run_ranks() {
   local gpus=${1:-$(nvidia-smi -L 2>/dev/null | wc -l)} name overlap parts=(layers products context)
   if [[ $gpus -lt 2 ]]; then
