@@ -247,19 +247,26 @@ cudaError_t wait_before_copy(const void *host, size_t bytes, NVTEXCopyKind kind,
 cudaError_t allow_shared(const void *kernel, size_t bytes) {
   // A kernel may have 48 KB in all unless it asks; what it then may have is more than that.
   constexpr size_t kUnasked = 48 * 1024;
-  static std::mutex one_by_one;
-  const std::lock_guard<std::mutex> lock(one_by_one);
-  cudaFuncAttributes now;
-  if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
-  if (now.sharedSizeBytes + bytes <= kUnasked) return cudaSuccess;
   const int wanted = static_cast<int>(bytes > kUnasked ? bytes : kUnasked + 16);
-  if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
+  cudaFuncAttributes now;
+  const auto has = [&] {
+    return now.sharedSizeBytes + bytes <= kUnasked || now.maxDynamicSharedSizeBytes >= wanted;
+  };
+  // The first look at a kernel loads it, which may wait for what the device does: for a message,
+  // say, of another rank whose thread wants to launch a kernel. So nothing is locked yet.
+  if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
+  if (has()) return cudaSuccess;
 #if defined(NVTE_ASSUMED_ARCH)
   // A block of the assumed architecture may have less than here.
   if (now.sharedSizeBytes + bytes > most_shared(assumed_arch())) {
     return cudaErrorInvalidConfiguration;
   }
 #endif
+  // Nobody lowers what another thread has raised.
+  static std::mutex one_by_one;
+  const std::lock_guard<std::mutex> lock(one_by_one);
+  if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
+  if (has()) return cudaSuccess;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
