@@ -9,42 +9,60 @@
 #include "nvte/backend/outcome.h"
 #include "nvtex/peer.cuh"
 
-// A message to one device, and one from another. The same struct is in src/parallel/peer.rs.
-struct PeerShift {
+// A message to another device. The same struct is in src/parallel/peer.rs.
+struct PeerMessage {
   const void *send;
-  void *recv;
   size_t bytes;
   // The slot of the device that gets the message, and its counter of arrivals.
   void *their_slot;
   uint64_t *their_arrived;
-  // In own memory: how many messages that device has taken away.
-  const uint64_t *taken;
-  // The own slot, and the counter of what has arrived there.
-  const void *slot;
-  const uint64_t *arrived;
-  // What the device that sends the other message waits for.
-  uint64_t *their_taken;
   // Of this message, counted from 1.
-  uint64_t *number;
-  // Memory of the host: not 0 when nobody is to wait any more.
-  const int *stop;
+  const uint64_t *number;
   // A kernel stores the message.
   bool stores;
+};
+
+// The counters of slots one behind the other, of which each holds one message at a time. The same
+// struct is in src/parallel/peer.rs.
+struct PeerSlots {
+  enum { kMost = 32 };
+
+  // Of the first slot, in own memory.
+  char *counters;
+  // Of each slot: where the device that has sent the message learns that it was taken away.
+  uint64_t *their_taken[kMost];
+  size_t count;
+  // Memory of the host: not 0 when nobody is to wait any more.
+  const int *stop;
 };
 
 namespace nvte {
 namespace {
 
-// Counters of a slot: arrived, taken, number. Each has a line of the cache of its own.
+// Counters of a slot: how many messages have arrived there, and how many of the own ones have been
+// taken away, which other devices write; and the number of the next message, the same for what is
+// sent and for what comes. Each has a line of the cache of its own.
 constexpr size_t kCounterBytes = 128;
 constexpr size_t kCounters = 3;
 constexpr size_t kSlotCounters = kCounters * kCounterBytes;
+
+struct Counters {
+  uint64_t *arrived, *taken, *number;
+};
+
+__device__ __forceinline__ Counters counters_of(const PeerSlots &a, size_t slot) {
+  char *first = a.counters + slot * kSlotCounters;
+  const auto counter = [&](size_t i) {
+    return reinterpret_cast<uint64_t *>(first + i * kCounterBytes);
+  };
+  return {counter(0), counter(1), counter(2)};
+}
 
 constexpr unsigned kStoreBlocks = 16, kStoreThreads = 512;
 
 // The message, in units of 16 bytes as far as they go.
 __global__ void __launch_bounds__(kStoreThreads)
-    store_kernel(const __grid_constant__ PeerShift a, size_t units) {
+    store_kernel(const __grid_constant__ PeerMessage a, size_t units) {
   const size_t first = blockIdx.x * size_t{kStoreThreads} + threadIdx.x;
   constexpr size_t kStep = size_t{kStoreBlocks} * kStoreThreads;
   for (size_t i = first; i < units; i += kStep) {
@@ -55,54 +73,53 @@ __global__ void __launch_bounds__(kStoreThreads)
   }
 }
 
-// The message has been sent, and the other one has come.
-__global__ void __launch_bounds__(32) arrive_kernel(const __grid_constant__ PeerShift a) {
-  if (threadIdx.x != 0) return;
-  const uint64_t number = *a.number;
-  if (a.stores) store_release(a.their_arrived, number);
-  wait_for(a.arrived, number, a.stop);
+// The message has been stored.
+__global__ void __launch_bounds__(32) announce_kernel(const __grid_constant__ PeerMessage a) {
+  if (threadIdx.x == 0) store_release(a.their_arrived, *a.number);
 }
 
-// The other message has been taken away, and so has the own one: the next one finds its slot free.
-__global__ void __launch_bounds__(32) take_kernel(const __grid_constant__ PeerShift a) {
-  if (threadIdx.x != 0) return;
-  const uint64_t number = *a.number;
-  store_release(a.their_taken, number);
-  wait_for(a.taken, number, a.stop);
-  *a.number = number + 1;
+// Waits until the messages before have been taken away: there is room for the next ones.
+__global__ void __launch_bounds__(32) room_kernel(const __grid_constant__ PeerSlots a) {
+  if (threadIdx.x >= a.count) return;
+  const Counters own = counters_of(a, threadIdx.x);
+  wait_for(own.taken, *own.number - 1, a.stop);
 }
 
-// Products may leave no multiprocessor to a kernel, so that copies alone are between what is sent
-// and its arrival: that of the message's number follows that of its bytes. Where both devices are
-// of one process a kernel stores the message all the same. To queue a copy there takes a lock of
-// the other device, which the driver keeps while another thread waits for that device in a call
-// such as cudaFree, maybe for this very message; and on the default stream a copy waits for the
-// default stream of the other device.
-NVTEXOutcome send(const PeerShift &a, cudaStream_t stream) {
-  NVTEXOutcome done;
+// Waits for messages.
+__global__ void __launch_bounds__(32) arrive_kernel(const __grid_constant__ PeerSlots a) {
+  if (threadIdx.x >= a.count) return;
+  const Counters own = counters_of(a, threadIdx.x);
+  wait_for(own.arrived, *own.number, a.stop);
+}
+
+// Messages have been taken away, and the own ones have been sent.
+__global__ void __launch_bounds__(32) take_kernel(const __grid_constant__ PeerSlots a) {
+  if (threadIdx.x >= a.count) return;
+  const Counters own = counters_of(a, threadIdx.x);
+  const uint64_t number = *own.number;
+  *own.number = number + 1;
+  store_release(a.their_taken[threadIdx.x], number);
+}
+
+// Products may leave no multiprocessor to a kernel (large ones take the shared memory of all of
+// them), so that copies alone are between what is sent and its arrival: that of the message's
+// number follows that of its bytes. Where both devices are of one process a kernel stores the
+// message all the same. To queue a copy there takes a lock of the other device, which the driver
+// keeps while another thread waits for that device in a call such as cudaFree, maybe for this very
+// message; and on the default stream a copy waits for the default stream of the other device.
+NVTEXOutcome send(const PeerMessage &a, cudaStream_t stream) {
   if (a.stores) {
     const size_t units = aligned(a.send, sizeof(uint4)) ? a.bytes / sizeof(uint4) : 0;
-    done = launch_grid(false, store_kernel, dim3(kStoreBlocks), kStoreThreads, stream, a, units);
-  } else {
-    const cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
-    cudaError_t error = cudaMemcpyAsync(a.their_slot, a.send, a.bytes, kind, stream);
-    if (error == cudaSuccess) {
-      error = cudaMemcpyAsync(a.their_arrived, a.number, sizeof(*a.number), kind, stream);
-    }
-    done = outcome(error);
+    const dim3 grid(kStoreBlocks);
+    const auto done = launch_grid(false, store_kernel, grid, kStoreThreads, stream, a, units);
+    if (done.status != NVTEX_BACKEND_OK) return done;
+    return launch_grid(false, announce_kernel, dim3(1), 32, stream, a);
   }
-  if (done.status != NVTEX_BACKEND_OK) return done;
-  return launch_grid(false, arrive_kernel, dim3(1), 32, stream, a);
-}
-
-NVTEXOutcome take(const PeerShift &a, cudaStream_t stream) {
   const cudaMemcpyKind kind = cudaMemcpyDeviceToDevice;
-  if (a.recv != nullptr) {
-    if (const cudaError_t error = cudaMemcpyAsync(a.recv, a.slot, a.bytes, kind, stream)) {
-      return outcome(error);
-    }
+  if (const cudaError_t error = cudaMemcpyAsync(a.their_slot, a.send, a.bytes, kind, stream)) {
+    return outcome(error);
   }
-  return launch_grid(false, take_kernel, dim3(1), 32, stream, a);
+  return outcome(cudaMemcpyAsync(a.their_arrived, a.number, sizeof(*a.number), kind, stream));
 }
 
 // The stream of the last call of a communicator, and an event behind that call.
@@ -215,14 +232,30 @@ extern "C" NVTEXOutcome nvte_cuda_peer_settled(const void *memory, size_t slots,
   return nvte::ok();
 }
 
-// Queues a message to one device, and waits for one from another.
-extern "C" NVTEXOutcome nvte_cuda_peer_send(const PeerShift *args, cudaStream_t stream) noexcept {
+// Queues a message to another device.
+extern "C" NVTEXOutcome nvte_cuda_peer_send(const PeerMessage *args, cudaStream_t stream) noexcept {
   return nvte::send(*args, stream);
 }
 
-// Takes the message that has come away: copies it, if there is a place for it.
-extern "C" NVTEXOutcome nvte_cuda_peer_take(const PeerShift *args, cudaStream_t stream) noexcept {
-  return nvte::take(*args, stream);
+// Waits until slots of other devices have room for messages.
+extern "C" NVTEXOutcome nvte_cuda_peer_room(const PeerSlots *args, cudaStream_t stream) noexcept {
+  return nvte::launch_grid(false, nvte::room_kernel, dim3(1), 32, stream, *args);
+}
+
+// Waits for the messages that come to slots.
+extern "C" NVTEXOutcome nvte_cuda_peer_arrive(const PeerSlots *args, cudaStream_t stream) noexcept {
+  return nvte::launch_grid(false, nvte::arrive_kernel, dim3(1), 32, stream, *args);
+}
+
+// Says that they are not needed any more.
+extern "C" NVTEXOutcome nvte_cuda_peer_take(const PeerSlots *args, cudaStream_t stream) noexcept {
+  return nvte::launch_grid(false, nvte::take_kernel, dim3(1), 32, stream, *args);
+}
+
+// The number of the capture of a stream; 0 without one.
+extern "C" NVTEXOutcome nvte_cuda_peer_capture(cudaStream_t stream,
+                                               unsigned long long *capture) noexcept {
+  return nvte::outcome(nvte::capture_of(stream, capture));
 }
 
 // Makes a call on the stream follow the one before, which may be on another stream.

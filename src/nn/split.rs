@@ -321,9 +321,10 @@ impl<'a> GradSum<'a> {
 
     /// Begins the sum, when the product has been queued.
     pub fn begin(&self) -> Result<()> {
+        let (ranks, part) = (&self.split.ranks, &self.part.tensor.rowwise);
+        ranks.make_way(part.bytes() / ranks.size(), label(self.run), self.run.stream)?;
         let stream = self.run.beside()?;
         self.begun.set(true);
-        let (ranks, part) = (&self.split.ranks, &self.part.tensor.rowwise);
         match self.split.sequence {
             false => ranks.sum(part, label(self.run), stream),
             true => ranks.scatter_sum(part, &self.dx.rowwise, label(self.run), stream),

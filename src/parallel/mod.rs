@@ -83,7 +83,7 @@ enum Transport {
     Host,
     Callbacks(Callbacks),
     #[cfg(feature = "cuda")]
-    Nccl(nccl::Nccl),
+    Nccl(Box<nccl::Nccl>),
 }
 
 /// What changes from call to call.
@@ -646,30 +646,11 @@ impl Communicator {
         unsafe { self.exchange(call, &transfers, stream) }
     }
 
-    /// Sends as [`Self::shift_bytes`], and leaves what comes where [`Self::sum_sent`] finds it. False, and nothing was done,
-    /// where ranks do not write to each other's memory.
-    ///
-    /// # Safety
-    /// There are that many bytes.
-    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
-    unsafe fn send_bytes(
-        &self,
-        (send, bytes): (*const u8, usize),
-        distance: usize,
-        name: &str,
-        stream: cudaStream_t,
-    ) -> Result<bool> {
-        self.check_process()?;
-        #[cfg(nvte_cuda)]
-        if let Transport::Nccl(nccl) = &self.transport
-            && bytes > 0
-        {
-            let call = Call::new(Operation::Exchange, NVTEDType::kNVTEByte, bytes).named(name);
-            let message = (send, std::ptr::null_mut(), bytes);
-            // SAFETY: as the caller says.
-            return unsafe { self.shift_by_copies(nccl, &call, message, distance, stream) };
-        }
-        Ok(false)
+    /// The transport of what [`Self::post`] has sent, and its call.
+    #[cfg(nvte_cuda)]
+    fn posted(&self, bytes: usize, name: &str) -> Option<(&nccl::Nccl, Call)> {
+        let Transport::Nccl(nccl) = &self.transport else { return None };
+        Some((nccl, Call::new(Operation::Exchange, NVTEDType::kNVTEByte, bytes).named(name)))
     }
 
     /// The ranks of the same color as a communicator of their own, ordered by key, then by rank; none for a
@@ -740,7 +721,7 @@ impl Communicator {
                     } else {
                         nccl.split(color, key, limit)?
                     };
-                    part.map(Transport::Nccl)
+                    part.map(|part| Transport::Nccl(Box::new(part)))
                 }
             };
             let transport = transport.filter(|_| color >= 0);

@@ -654,7 +654,7 @@ impl Communicator {
     pub fn nccl(id: &[u8; 128], rank: i32, size: i32, options: Options) -> Result<Arc<Self>> {
         let place = check_place(rank, size, i32::MAX as usize)?;
         let nccl = Nccl::create(id, place, options.limit).map_err(refuse)?;
-        let mut made = Self::new(options, place, None, Transport::Nccl(nccl))?;
+        let mut made = Self::new(options, place, None, Transport::Nccl(Box::new(nccl)))?;
         if let Transport::Nccl(nccl) = &made.transport
             && place.1 > 1
         {
@@ -699,7 +699,7 @@ impl Communicator {
 
     /// The same ranks, whose data NCCL moves.
     fn over(mut self, nccl: Nccl, state: State) -> Result<Self> {
-        self.transport = Transport::Nccl(nccl);
+        self.transport = Transport::Nccl(Box::new(nccl));
         self.state = Mutex::new(state);
         Ok(self)
     }
@@ -709,6 +709,6 @@ impl Communicator {
         let nccl = nccl().and_then(|library| Nccl::new(library, comm, true, options.limit));
         let nccl = nccl.map_err(refuse)?;
         let place = nccl.place().map_err(refuse)?;
-        Ok(Self::new(options, place, None, Transport::Nccl(nccl))?.watched())
+        Ok(Self::new(options, place, None, Transport::Nccl(Box::new(nccl)))?.watched())
     }
 }

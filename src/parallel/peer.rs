@@ -1,8 +1,8 @@
 //! Memory of GPUs of one host that the others write to, and messages by their copy engines, which take no
 //! multiprocessors from the products that run beside them: a slot for each distance between ranks, and counters
-//! by which streams wait for those of other ranks, so that messages are part of a captured graph, too. Calls of one
-//! communicator follow each other on the device as they do on the host: programs put them on one stream, or on streams
-//! that wait for each other.
+//! by which streams wait for those of other ranks, so that messages are part of a captured graph, too. An exchange waits until its
+//! slots are free, sends to all ranks, waits for what comes from them, and gives the slots back when nothing reads them any
+//! more. Calls of one communicator follow each other on the device as they do on the host, whatever their streams are.
 #![allow(unsafe_code)]
 
 use super::call::{Call, Operation, Reduction};
@@ -12,8 +12,9 @@ use super::peer_rows;
 use super::segment::Failure;
 use super::*;
 use crate::backend::args::{BackendStatus, Outcome};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_ulonglong};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicPtr;
 
@@ -86,21 +87,28 @@ fn host() -> u64 {
     *HOST
 }
 
-/// A message to one rank, and one from another. The same struct is in `kernels/nvtex/peer.cu`.
+/// A message to another rank. The same struct is in `kernels/nvtex/peer.cu`.
 #[repr(C)]
-struct PeerShift {
+struct PeerMessage {
     send: *const u8,
-    recv: *mut u8,
     bytes: usize,
     their_slot: *mut u8,
     their_arrived: *mut u8,
-    taken: *const u8,
-    slot: *const u8,
-    arrived: *const u8,
-    their_taken: *mut u8,
-    number: *mut u8,
-    stop: *const c_int,
+    number: *const u8,
     stores: bool,
+}
+
+/// The counters of slots one behind the other. The same struct is in `kernels/nvtex/peer.cu`.
+#[repr(C)]
+struct PeerSlots {
+    counters: *mut u8,
+    their_taken: [*mut u8; Self::MOST],
+    count: usize,
+    stop: *const c_int,
+}
+
+impl PeerSlots {
+    const MOST: usize = 32;
 }
 
 /// What is added to a sum of ranks that has been rounded: a bias to each row of so many columns, and a matrix; either may
@@ -138,10 +146,14 @@ unsafe extern "C" {
     fn nvte_cuda_peer_close(memory: *mut u8) -> Outcome;
     /// Whether all that was sent from so many slots has been taken away.
     fn nvte_cuda_peer_settled(memory: *const u8, slots: usize, settled: *mut bool) -> Outcome;
-    /// Queues a message to one rank, and waits for one from another.
-    fn nvte_cuda_peer_send(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
-    /// Takes the message that has come away: copies it, if there is a place for it.
-    fn nvte_cuda_peer_take(args: *const PeerShift, stream: cudaStream_t) -> Outcome;
+    /// Queues a message to another rank.
+    fn nvte_cuda_peer_send(args: *const PeerMessage, stream: cudaStream_t) -> Outcome;
+    /// Waits until slots of other ranks have room for messages.
+    fn nvte_cuda_peer_room(args: *const PeerSlots, stream: cudaStream_t) -> Outcome;
+    /// Waits for the messages that come to slots.
+    fn nvte_cuda_peer_arrive(args: *const PeerSlots, stream: cudaStream_t) -> Outcome;
+    /// Says that they are not needed any more.
+    fn nvte_cuda_peer_take(args: *const PeerSlots, stream: cudaStream_t) -> Outcome;
     /// Sums or maxima of slots of as many ranks, in their order, and what is added to them.
     fn nvte_cuda_peer_sum(
         slots: *const *const u8,
@@ -158,11 +170,13 @@ unsafe extern "C" {
     /// The call has been queued.
     fn nvte_cuda_peer_queued(order: *mut c_void, stream: cudaStream_t) -> Outcome;
     fn nvte_cuda_peer_end_order(order: *mut c_void);
+    /// The number of the capture of a stream; 0 without one.
+    fn nvte_cuda_peer_capture(stream: cudaStream_t, capture: *mut c_ulonglong) -> Outcome;
 }
 
-type Done = std::result::Result<(), Failure>;
+pub(super) type Done = std::result::Result<(), Failure>;
 
-fn done(outcome: Outcome) -> Done {
+pub(super) fn done(outcome: Outcome) -> Done {
     match outcome.status() {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         _ => Err(Failure::device(outcome.reason())),
@@ -174,6 +188,8 @@ fn done(outcome: Outcome) -> Done {
 pub struct Peers {
     /// For messages by copy engines.
     copies: Mutex<Memory>,
+    /// For gathers that are read where they have come.
+    gathers: Mutex<Memory>,
     /// For what kernels store there.
     pub(super) stores: Mutex<Memory>,
     /// What captured graphs may still use, where larger memory has taken its place.
@@ -191,10 +207,20 @@ pub(super) enum Memory {
     Ready(Slots),
 }
 
+impl Memory {
+    /// Whether messages are on their way, or lie where they have come.
+    fn is_posted(&self) -> bool {
+        matches!(self, Self::Ready(slots) if slots.posted > 0)
+    }
+}
+
 /// Who writes to memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writers {
     CopyEngines,
+    /// Copy engines, one message of the same size from each rank at a time: they lie one behind the other, in the order of
+    /// the ranks, with room for the own part.
+    Gathers,
     Kernels,
 }
 
@@ -209,8 +235,12 @@ pub(super) struct Slots {
     opened: Vec<*mut u8>,
     /// A captured graph has the addresses.
     captured: bool,
+    /// The greatest distance over which messages are on their way, or lie where they have come.
+    posted: usize,
+    /// There is room for the next messages, as a wait says that was queued last in this capture.
+    cleared: Option<c_ulonglong>,
     pub(super) stop: *mut c_int,
-    /// By which calls of kernels follow each other, whatever their streams are.
+    /// By which calls follow each other, whatever their streams are.
     order: *mut c_void,
 }
 
@@ -244,7 +274,7 @@ impl Peers {
     /// Releases nothing when dropped.
     pub fn forget(&mut self) {
         self.stop = AtomicPtr::default();
-        for memory in [&self.copies, &self.stores] {
+        for memory in [&self.copies, &self.gathers, &self.stores] {
             if let Memory::Ready(slots) = std::mem::take(&mut *lock(memory)) {
                 std::mem::forget(slots);
             }
@@ -256,6 +286,7 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         *lock(&self.copies) = Memory::Untried;
+        *lock(&self.gathers) = Memory::Untried;
         *lock(&self.stores) = Memory::Untried;
         lock(&self.replaced).clear();
         let word = *self.stop.get_mut();
@@ -326,6 +357,7 @@ impl Slots {
         let mut own = std::ptr::null_mut();
         let (total, messages) = match writers {
             Writers::CopyEngines => (COUNTERS + (ranks - 1) * bytes, ranks - 1),
+            Writers::Gathers => (COUNTERS + ranks * bytes, ranks - 1),
             Writers::Kernels => (peer_rows::COUNTERS + bytes, 0),
         };
         let mut card = Card { host: host(), process: process(), ..Card::NONE };
@@ -340,7 +372,8 @@ impl Slots {
             let mut places = vec![std::ptr::null_mut(); ranks];
             places[rank] = own;
             let (opened, order) = (Vec::new(), std::ptr::null_mut());
-            Self { writers, bytes, rank, places, opened, captured: false, stop, order }
+            let (captured, posted, cleared) = (false, 0, None);
+            Self { writers, bytes, rank, places, opened, captured, posted, cleared, stop, order }
         });
         let cards = meeting.gather(call, &card)?;
         let allocated = cards.iter().all(|card| card.allocated == 1 && card.host == host());
@@ -396,7 +429,9 @@ impl Slots {
         // SAFETY: the memory begins with these counters.
         let asked = unsafe {
             match self.writers {
-                Writers::CopyEngines => nvte_cuda_peer_settled(own, ranks - 1, &mut settled),
+                Writers::CopyEngines | Writers::Gathers => {
+                    nvte_cuda_peer_settled(own, ranks - 1, &mut settled)
+                }
                 Writers::Kernels => {
                     peer_rows::nvte_cuda_peer_rows_settled(own, self.rank, ranks, &mut settled)
                 }
@@ -405,101 +440,138 @@ impl Slots {
         settled || asked.status() != BackendStatus::NVTEX_BACKEND_OK
     }
 
-    /// A message over a distance, and that which comes over the same one.
-    fn shift(&self, (send, recv, bytes): Message, distance: usize) -> PeerShift {
-        let (ranks, slot) = (self.places.len(), distance - 1);
-        let [own, next, before] =
-            [0, distance, ranks - distance].map(|step| self.places[(self.rank + step) % ranks]);
-        let counter = |base: *mut u8, which| base.wrapping_add(slot * SLOT + which);
-        PeerShift {
-            send,
-            recv,
-            bytes,
-            their_slot: self.slot(next, distance),
-            their_arrived: counter(next, 0),
-            taken: counter(own, TAKEN),
-            slot: self.slot(own, distance),
-            arrived: counter(own, 0),
-            their_taken: counter(before, TAKEN),
-            number: counter(own, NUMBER),
-            stop: self.stop,
-            // Memory of this process has not been opened.
-            stores: !self.opened.contains(&next),
+    /// The rank that is so far ahead.
+    fn ahead(&self, distance: usize) -> usize {
+        (self.rank + distance) % self.places.len()
+    }
+
+    /// Where a message of so many bytes comes to the memory of a rank, over a distance.
+    fn slot(&self, to: usize, distance: usize, bytes: usize) -> *mut u8 {
+        let ranks = self.places.len();
+        let (index, pitch) = match self.writers {
+            Writers::Gathers => ((to + ranks - distance) % ranks, bytes),
+            _ => (distance - 1, self.bytes),
+        };
+        self.places[to].wrapping_add(COUNTERS + index * pitch)
+    }
+
+    /// Waits until there is room for the next messages over all distances.
+    fn clear(&mut self, stream: cudaStream_t) -> Done {
+        let mut capture = 0;
+        // SAFETY: writes the number.
+        done(unsafe { nvte_cuda_peer_capture(stream, &mut capture) })?;
+        if self.cleared != Some(capture) {
+            let all = 1..self.places.len();
+            // SAFETY: the counters are those of the slots.
+            self.of_slots(all, |slots| unsafe { nvte_cuda_peer_room(slots, stream) })?;
+            self.cleared = Some(capture);
         }
+        Ok(())
     }
 
-    /// What comes over a distance to the memory of a rank.
-    fn slot(&self, place: *mut u8, distance: usize) -> *mut u8 {
-        place.wrapping_add(COUNTERS + (distance - 1) * self.bytes)
-    }
-
-    /// Queues a message over a distance, and waits for that which comes over the same one.
+    /// Queues messages to the ranks that are some distances ahead, when there is room for them.
     ///
     /// # Safety
-    /// It has that many bytes, for which slots have room, on all ranks.
+    /// They have that many bytes, for which slots have room, on all ranks.
     unsafe fn send(
-        &self,
-        (send, bytes): (*const u8, usize),
-        distance: usize,
+        &mut self,
+        message: impl Fn(usize) -> *const u8,
+        bytes: usize,
+        distances: Range<usize>,
         stream: cudaStream_t,
     ) -> Done {
-        let args = self.shift((send, std::ptr::null_mut(), bytes), distance);
-        // SAFETY: as the caller says.
-        done(unsafe { nvte_cuda_peer_send(&args, stream) })
+        self.clear(stream)?;
+        for distance in distances {
+            let (to, counters) = (self.ahead(distance), (distance - 1) * SLOT);
+            let args = PeerMessage {
+                send: message(to),
+                bytes,
+                their_slot: self.slot(to, distance, bytes),
+                their_arrived: self.places[to].wrapping_add(counters),
+                number: self.places[self.rank].wrapping_add(counters + NUMBER),
+                // Memory of this process has not been opened.
+                stores: !self.opened.contains(&self.places[to]),
+            };
+            // SAFETY: as the caller says.
+            done(unsafe { nvte_cuda_peer_send(&args, stream) })?;
+        }
+        Ok(())
     }
 
-    /// Takes away what has come over a distance, to memory unless that is null.
-    ///
-    /// # Safety
-    /// The memory has that many bytes.
-    unsafe fn take(
-        &self,
-        (recv, bytes): (*mut u8, usize),
-        distance: usize,
-        stream: cudaStream_t,
-    ) -> Done {
-        let args = self.shift((std::ptr::null(), recv, bytes), distance);
-        // SAFETY: as the caller says.
-        done(unsafe { nvte_cuda_peer_take(&args, stream) })
+    /// Queues `call` of the slots of some distances.
+    fn of_slots(&self, distances: Range<usize>, call: impl Fn(&PeerSlots) -> Outcome) -> Done {
+        let (own, ranks) = (self.places[self.rank], self.places.len());
+        distances.clone().step_by(PeerSlots::MOST).try_for_each(|first| {
+            let last = distances.end.min(first + PeerSlots::MOST);
+            let mut their_taken = [std::ptr::null_mut(); PeerSlots::MOST];
+            for (of_slot, distance) in their_taken.iter_mut().zip(first..last) {
+                let behind = self.places[self.ahead(ranks - distance)];
+                *of_slot = behind.wrapping_add((distance - 1) * SLOT + TAKEN);
+            }
+            let counters = own.wrapping_add((first - 1) * SLOT);
+            done(call(&PeerSlots { counters, their_taken, count: last - first, stop: self.stop }))
+        })
     }
 
-    /// Reduces the own part and what has come from all other ranks, in their order, and takes that away.
+    /// Waits for what comes over some distances.
+    fn arrive(&self, distances: Range<usize>, stream: cudaStream_t) -> Done {
+        // SAFETY: the counters are those of the slots.
+        self.of_slots(distances, |slots| unsafe { nvte_cuda_peer_arrive(slots, stream) })
+    }
+
+    /// Gives the slots of some distances back, whose messages have come, behind what was sent.
+    fn take(&mut self, distances: Range<usize>, stream: cudaStream_t) -> Done {
+        self.cleared = None;
+        // SAFETY: the counters are those of the slots.
+        self.of_slots(distances, |slots| unsafe { nvte_cuda_peer_take(slots, stream) })
+    }
+
+    /// Reduces the own part and what comes from all other ranks, in their order, and gives the slots back.
     ///
     /// # Safety
     /// Both have the elements, as has what is added.
     unsafe fn sum(
-        &self,
+        &mut self,
         call: &Call,
         (own, added): (*const u8, &PeerAdded),
         (to, count): (*mut u8, usize),
         stream: cudaStream_t,
     ) -> Done {
         let (rank, ranks) = (self.rank, self.places.len());
+        self.arrive(1..ranks, stream)?;
         let part_of = |of: usize| match (rank + ranks - of) % ranks {
             0 => own,
-            distance => self.slot(self.places[rank], distance).cast_const(),
+            distance => self.slot(rank, distance, 0).cast_const(),
         };
         let parts: Vec<_> = (0..ranks).map(part_of).collect();
         let max = call.reduction == Reduction::Max;
         let (parts, dtype) = (parts.as_ptr(), call.dtype);
         // SAFETY: as the caller says.
         done(unsafe { nvte_cuda_peer_sum(parts, ranks, to, count, dtype, max, added, stream) })?;
-        let nowhere = (std::ptr::null_mut(), 0);
-        // SAFETY: nothing is copied.
-        (1..ranks).try_for_each(|distance| unsafe { self.take(nowhere, distance, stream) })
+        self.take(1..ranks, stream)
     }
 
-    /// Runs what queues a kernel that writes to the memory, behind the last one.
+    /// Makes what follows on the stream come behind the last call, whatever its stream was.
+    pub(super) fn follow(&mut self, stream: cudaStream_t) -> Done {
+        // SAFETY: the order belongs to this memory.
+        done(unsafe { nvte_cuda_peer_follow(&mut self.order, stream) })
+    }
+
+    /// A call that [`Self::follow`] has begun has been queued.
+    pub(super) fn queued(&mut self, stream: cudaStream_t) -> Done {
+        // SAFETY: `follow` has made it.
+        done(unsafe { nvte_cuda_peer_queued(self.order, stream) })
+    }
+
+    /// Runs what queues a call behind the last one.
     pub(super) fn in_order(
         &mut self,
         stream: cudaStream_t,
-        kernel: impl FnOnce() -> Outcome,
+        call: impl FnOnce(&mut Self) -> Done,
     ) -> Done {
-        // SAFETY: the order belongs to this memory.
-        done(unsafe { nvte_cuda_peer_follow(&mut self.order, stream) })?;
-        done(kernel())?;
-        // SAFETY: the call above has made it.
-        done(unsafe { nvte_cuda_peer_queued(self.order, stream) })
+        self.follow(stream)?;
+        call(self)?;
+        self.queued(stream)
     }
 }
 
@@ -560,60 +632,62 @@ impl Communicator {
         }
         let mut memory = lock(&nccl.peers.copies);
         let room = (Writers::CopyEngines, part);
-        if !self.has_room(nccl, &mut memory, room, stream)? {
+        if memory.is_posted() || !self.has_room(nccl, &mut memory, room, stream)? {
             return Ok(false);
         }
-        let Memory::Ready(slots) = &*memory else { return Ok(false) };
+        let Memory::Ready(slots) = &mut *memory else { return Ok(false) };
         let mut state = lock(&self.state);
         let queued = self.numbered(&mut state, *call, |_, turn, call| {
             if let Some(turn) = turn {
                 turn.segment.announce(&call, call.number);
             }
+            slots.follow(stream)?;
             let place = |base: *mut u8, rank| base.wrapping_add(rank * part);
-            let copy = |from: *const u8, to: *mut u8| {
-                if std::ptr::eq(from, to) {
-                    return Ok(());
-                }
-                let (to, from, kind) = (to.cast(), from.cast(), CopyKind::NVTEX_COPY_ON_DEVICE);
-                // SAFETY: as the caller says.
-                let copied = unsafe { self.domain.memcpy(to, from, part, kind, stream) };
-                copied.map_err(|error| Failure::device(error.message))
-            };
             let own = place(recv, self.rank);
             let (mut shared, mut gathers) = (send, true);
             // SAFETY: as the caller says; the slots have room for a part.
             unsafe {
                 if sums {
-                    for distance in 1..ranks {
-                        let (to, _) = self.neighbours(distance);
-                        slots.send(
-                            (place(send.cast_mut(), to).cast_const(), part),
-                            distance,
-                            stream,
-                        )?;
-                    }
+                    let share_of = |rank| place(send.cast_mut(), rank).cast_const();
+                    slots.send(share_of, part, 1..ranks, stream)?;
                     gathers = call.operation == Some(Operation::AllReduce);
                     let to = (if gathers { own } else { recv }, part / call.dtype_bytes());
-                    let share = place(send.cast_mut(), self.rank).cast_const();
-                    slots.sum(&call, (share, &PeerAdded::NOTHING), to, stream)?;
+                    let own_share = share_of(self.rank);
+                    slots.sum(&call, (own_share, &PeerAdded::NOTHING), to, stream)?;
                     shared = own.cast_const();
                 }
                 if gathers {
-                    copy(shared, own)?;
+                    slots.send(|_| shared, part, 1..ranks, stream)?;
+                    self.copy((shared, own, part), stream)?;
+                    slots.arrive(1..ranks, stream)?;
                     for distance in 1..ranks {
                         let (_, from) = self.neighbours(distance);
-                        slots.send((shared, part), distance, stream)?;
-                        slots.take((place(recv, from), part), distance, stream)?;
+                        let came = slots.slot(self.rank, distance, part).cast_const();
+                        self.copy((came, place(recv, from), part), stream)?;
                     }
+                    slots.take(1..ranks, stream)?;
                 }
             }
-            Ok(())
+            slots.queued(stream)
         });
         queued.map(|()| true).map_err(|(call, failure)| self.fail(&call, failure))
     }
 
-    /// [`Communicator::shift`] by copy engines. False, and nothing was done, where ranks do not reach each other's
-    /// memory. What comes stays in its slot if `recv` is null, until [`Self::sum_sent`] takes it.
+    /// Copies bytes on the device, unless they are there.
+    ///
+    /// # Safety
+    /// Both have that many bytes.
+    unsafe fn copy(&self, (from, to, bytes): Message, stream: cudaStream_t) -> Done {
+        if std::ptr::eq(from, to) {
+            return Ok(());
+        }
+        let (to, from, kind) = (to.cast(), from.cast(), CopyKind::NVTEX_COPY_ON_DEVICE);
+        // SAFETY: as the caller says.
+        let copied = unsafe { self.domain.memcpy(to, from, bytes, kind, stream) };
+        copied.map_err(|error| Failure::device(error.message))
+    }
+
+    /// [`Communicator::shift`] by copy engines. False, and nothing was done, where ranks do not reach each other's memory.
     ///
     /// # Safety
     /// Both have that many bytes.
@@ -625,12 +699,154 @@ impl Communicator {
         distance: usize,
         stream: cudaStream_t,
     ) -> Result<bool> {
+        let one = distance..distance + 1;
+        let mut memory = lock(&nccl.peers.copies);
+        let room = (Writers::CopyEngines, bytes);
+        if memory.is_posted() || !self.has_room(nccl, &mut memory, room, stream)? {
+            return Ok(false);
+        }
+        let Memory::Ready(slots) = &mut *memory else { return Ok(false) };
+        let call = self.announced(call)?;
+        let queued = slots.in_order(stream, |slots| {
+            let came = slots.slot(self.rank, distance, bytes).cast_const();
+            // SAFETY: as the caller says; the slots have room for the bytes.
+            unsafe {
+                slots.send(|_| send, bytes, one.clone(), stream)?;
+                slots.arrive(one.clone(), stream)?;
+                self.copy((came, recv, bytes), stream)?;
+            }
+            slots.take(one, stream)
+        });
+        queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
+    }
+
+    /// [`Communicator::post`] by copy engines.
+    ///
+    /// # Safety
+    /// There are that many bytes.
+    pub(super) unsafe fn post_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        (send, bytes): (*const u8, usize),
+        distance: usize,
+        stream: cudaStream_t,
+    ) -> Result<bool> {
         let mut memory = lock(&nccl.peers.copies);
         let room = (Writers::CopyEngines, bytes);
         if !self.has_room(nccl, &mut memory, room, stream)? {
             return Ok(false);
         }
-        let Memory::Ready(slots) = &*memory else { return Ok(false) };
+        let Memory::Ready(slots) = &mut *memory else { return Ok(false) };
+        if slots.posted + 1 != distance {
+            return Ok(false);
+        }
+        let call = self.announced(call)?;
+        slots.posted = distance;
+        let one = distance..distance + 1;
+        let queued = slots.in_order(stream, |slots| {
+            // SAFETY: as the caller says; the slots have room for the bytes.
+            unsafe { slots.send(|_| send, bytes, one, stream) }
+        });
+        queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
+    }
+
+    /// [`Communicator::begin_gather`] by copy engines.
+    ///
+    /// # Safety
+    /// There are that many bytes.
+    pub(super) unsafe fn begin_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        (send, bytes): (*const u8, usize),
+        (stream, beside): (cudaStream_t, &dyn Fn() -> Result<cudaStream_t>),
+    ) -> Result<Option<*mut u8>> {
+        let mut memory = lock(&nccl.peers.gathers);
+        if bytes < env().comm_peer || self.options.check || memory.is_posted() {
+            return Ok(None);
+        }
+        if !self.has_room(nccl, &mut memory, (Writers::Gathers, bytes), stream)? {
+            return Ok(None);
+        }
+        let Memory::Ready(slots) = &mut *memory else { return Ok(None) };
+        let call = self.announced(call)?;
+        slots.in_order(stream, |slots| slots.clear(stream)).map_err(|e| self.fail(&call, e))?;
+        let beside = beside()?;
+        slots.posted = self.size - 1;
+        let whole = slots.places[self.rank].wrapping_add(COUNTERS);
+        let queued = slots.in_order(beside, |slots| {
+            // SAFETY: as the caller says; the slots have room for the bytes.
+            unsafe { slots.send(|_| send, bytes, 1..self.size, beside) }
+        });
+        queued.map(|()| Some(whole)).map_err(|failure| self.fail(&call, failure))
+    }
+
+    /// [`Communicator::make_way`] of copy engines.
+    pub(super) fn clear_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        bytes: usize,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let mut memory = lock(&nccl.peers.copies);
+        let sums = self.options.ordered && self.size <= MOST_LISTED && !self.options.check;
+        let Memory::Ready(slots) = &mut *memory else { return Ok(()) };
+        let fits = (env().comm_peer..=slots.bytes).contains(&bytes) && bytes.is_multiple_of(16);
+        if !sums || !fits || slots.posted > 0 {
+            return Ok(());
+        }
+        let queued = slots.in_order(stream, |slots| slots.clear(stream));
+        queued.map_err(|failure| self.fail(call, failure))
+    }
+
+    /// [`Communicator::await_gather`] by copy engines.
+    pub(super) fn await_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        distances: Range<usize>,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let memory = lock(&nccl.peers.gathers);
+        let Memory::Ready(slots) = &*memory else { return Ok(()) };
+        slots.arrive(distances, stream).map_err(|failure| self.fail(call, failure))
+    }
+
+    /// [`Communicator::end_gather`] by copy engines.
+    pub(super) fn end_copies(&self, nccl: &Nccl, call: &Call, stream: cudaStream_t) -> Result<()> {
+        let mut memory = lock(&nccl.peers.gathers);
+        let Memory::Ready(slots) = &mut *memory else { return Ok(()) };
+        slots.posted = 0;
+        let queued = slots.in_order(stream, |slots| slots.take(1..self.size, stream));
+        queued.map_err(|failure| self.fail(call, failure))
+    }
+
+    /// Sums the own part and what others have posted over all distances, in the order of the ranks, and adds the rest.
+    ///
+    /// # Safety
+    /// All have the elements of the call, and all ranks have sent as many to each other.
+    pub(super) unsafe fn sum_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        (own, to): (*const u8, *mut u8),
+        added: &PeerAdded,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let mut memory = lock(&nccl.peers.copies);
+        let Memory::Ready(slots) = &mut *memory else { return Ok(()) };
+        slots.posted = 0;
+        let queued = slots.in_order(stream, |slots| {
+            // SAFETY: as the caller says.
+            unsafe { slots.sum(call, (own, added), (to, call.count), stream) }
+        });
+        queued.map_err(|failure| self.fail(call, failure))
+    }
+
+    /// A call with its number among the exchanges, which those who watch have been told of.
+    fn announced(&self, call: &Call) -> Result<Call> {
         let mut state = lock(&self.state);
         state.exchanges += 1;
         let call = Call { number: state.exchanges, ..*call };
@@ -643,33 +859,7 @@ impl Communicator {
         if let Some(line) = &self.line {
             line.announce(&call);
         }
-        // SAFETY: as the caller says; the slots have room for the bytes.
-        let queued = unsafe {
-            slots.send((send, bytes), distance, stream).and_then(|()| match recv.is_null() {
-                true => Ok(()),
-                false => slots.take((recv, bytes), distance, stream),
-            })
-        };
-        queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
-    }
-
-    /// Sums the own part and what others have sent over all distances, in the order of the ranks, and adds the rest.
-    ///
-    /// # Safety
-    /// All have the elements of the call, and all ranks have sent as many to each other.
-    pub(super) unsafe fn sum_copies(
-        &self,
-        nccl: &Nccl,
-        call: &Call,
-        (own, to): (*const u8, *mut u8),
-        added: &PeerAdded,
-        stream: cudaStream_t,
-    ) -> Result<()> {
-        let memory = lock(&nccl.peers.copies);
-        let Memory::Ready(slots) = &*memory else { return Ok(()) };
-        // SAFETY: as the caller says.
-        let queued = unsafe { slots.sum(call, (own, added), (to, call.count), stream) };
-        queued.map_err(|failure| self.fail(call, failure))
+        Ok(call)
     }
 
     /// Whether the memory of all ranks has so many bytes; where it has not, ranks meet to make more. There is no
@@ -691,7 +881,7 @@ impl Communicator {
                 return Ok(true);
             }
             Memory::Refused => return Ok(false),
-            _ if captured => return Ok(false),
+            _ if captured || memory.is_posted() => return Ok(false),
             _ => {
                 let room = (writers, bytes.next_multiple_of(GRAIN));
                 self.make_room(nccl, memory, room, stream)?;

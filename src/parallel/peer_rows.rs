@@ -406,7 +406,8 @@ mod cuda {
             if let Some(line) = &self.line {
                 line.announce(&call);
             }
-            let queued = slots.in_order(stream, || kernel(PeerCall { places, rank, ranks, stop }));
+            let queued = slots
+                .in_order(stream, |_| peer::done(kernel(PeerCall { places, rank, ranks, stop })));
             queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
         }
     }

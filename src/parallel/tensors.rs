@@ -7,6 +7,7 @@ use super::{Transport, peer::PeerAdded};
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
 use crate::types::cudaStream_t;
+use std::ops::Range;
 use std::ptr::null;
 
 impl Communicator {
@@ -94,25 +95,96 @@ impl Communicator {
         unsafe { self.shift_bytes(message, distance, name, stream) }
     }
 
-    /// As [`Self::shift`], but what comes stays where [`Self::sum_sent`] finds it. False, and nothing was done, where ranks do
-    /// not write to each other's memory.
-    pub fn send(
+    /// Sends `part` to the rank that is `distance` further; all ranks do the same, for one distance after the other. What comes
+    /// stays where [`Self::sum_posted`] finds it. False, and nothing was done, where ranks do not write to each other's
+    /// memory. [`Self::make_way`] goes before.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn post(
         &self,
         part: &Buffer,
         distance: usize,
         name: &str,
         stream: cudaStream_t,
     ) -> Result<bool> {
-        let message = (part.ptr().cast_const().cast(), part.bytes());
-        // SAFETY: the buffer has that many bytes.
-        unsafe { self.send_bytes(message, distance, name, stream) }
+        self.check_process()?;
+        #[cfg(nvte_cuda)]
+        if let Some((nccl, call)) = self.posted(part.bytes(), name)
+            && call.count > 0
+        {
+            let message = (part.ptr().cast_const().cast(), call.count);
+            // SAFETY: the buffer has that many bytes.
+            return unsafe { self.post_copies(nccl, &call, message, distance, stream) };
+        }
+        Ok(false)
     }
 
-    /// Writes the sum of the own part and of those that all other ranks have sent with [`Self::send`], in the order of the
-    /// ranks. A bias and a matrix are added to it, each if it is there; false if that is left to the caller, as it is where
+    /// Begins a gather that is read where it comes: returns where the parts of all ranks will lie, one behind the other, in
+    /// memory that is the caller's until [`Self::end_gather`]. The own part is for the caller to put there. None, and nothing was
+    /// done, where ranks do not write to each other's memory, where another gather lies there, and for small parts.
+    ///
+    /// What is sent is on the stream that `beside` returns, which is forked from the other one behind a kernel that waits for
+    /// room: products on that stream, which come later, may leave no multiprocessor to it.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn begin_gather(
+        &self,
+        part: &Buffer,
+        name: &str,
+        streams: (cudaStream_t, &dyn Fn() -> Result<cudaStream_t>),
+    ) -> Result<Option<*mut u8>> {
+        self.check_process()?;
+        #[cfg(nvte_cuda)]
+        if let Some((nccl, call)) = self.posted(part.bytes(), name)
+            // Each part is aligned as the first one is.
+            && call.count > 0
+            && call.count.is_multiple_of(256)
+        {
+            let message = (part.ptr().cast_const().cast(), call.count);
+            // SAFETY: the buffer has that many bytes.
+            return unsafe { self.begin_copies(nccl, &call, message, streams) };
+        }
+        Ok(None)
+    }
+
+    /// Waits for room for sums of parts of so many bytes ([`Self::scatter_sum`], [`Self::sum`], [`Self::post`]), which will be on
+    /// a stream that is forked from this one: products that follow here may leave no multiprocessor to a kernel there that waits.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn make_way(&self, bytes: usize, name: &str, stream: cudaStream_t) -> Result<()> {
+        #[cfg(nvte_cuda)]
+        if let Some((nccl, call)) = self.posted(0, name) {
+            return self.clear_copies(nccl, &call, bytes, stream);
+        }
+        Ok(())
+    }
+
+    /// What follows on the stream finds the parts of the ranks that are some distances behind, of a gather that has begun.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn await_gather(
+        &self,
+        distances: Range<usize>,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        #[cfg(nvte_cuda)]
+        if let Some((nccl, call)) = self.posted(0, name) {
+            return self.await_copies(nccl, &call, distances, stream);
+        }
+        Ok(())
+    }
+
+    /// Nothing that follows on the stream reads what has been gathered.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn end_gather(&self, name: &str, stream: cudaStream_t) -> Result<()> {
+        #[cfg(nvte_cuda)]
+        if let Some((nccl, call)) = self.posted(0, name) {
+            return self.end_copies(nccl, &call, stream);
+        }
+        Ok(())
+    }
+
+    /// Writes the sum of the own part and of those that all other ranks have posted, in the order of the ranks. A bias and a matrix are added to it, each if it is there; false if that is left to the caller, as it is where
     /// they are not made of vectors of the result's dtype.
     #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
-    pub fn sum_sent(
+    pub fn sum_posted(
         &self,
         own: &Buffer,
         to: &Buffer,

@@ -19,13 +19,14 @@ use std::ops::Range;
 /// Rows of a tile of a product. Parts are whole tiles, to which scales of MXFP8 are padded, too.
 const TILE: usize = 128;
 
-/// Whether products take the rows of each rank by themselves: if these have at least one tile for each multiprocessor.
+/// Whether products take the rows of each rank by themselves: if these have a tile for seven of eight multiprocessors or more.
 pub fn divides(run: &Run, split: &Split, rows: usize, outputs: usize) -> Result<bool> {
     if env().comm_overlap != Overlap::Chunks || !split.sequence || !rows.is_multiple_of(TILE) {
         return Ok(false);
     }
     let tiles = rows / TILE * outputs.div_ceil(TILE);
-    Ok(tiles >= usize::try_from(run.context.multiprocessors()?).unwrap_or(1))
+    let processors = usize::try_from(run.context.multiprocessors()?).unwrap_or(1);
+    Ok(8 * tiles >= 7 * processors)
 }
 
 /// Some rows of the row-wise data of a matrix that is cast row by row.
@@ -163,6 +164,9 @@ pub struct Gathered<'a> {
     parts: bool,
     wanted: For,
     stream: cudaStream_t,
+    /// Set where the whole lies in memory that other ranks write to: whether what follows on the stream of the run finds all
+    /// of their rows there.
+    come: Option<Cell<bool>>,
 }
 
 impl<'a> Gathered<'a> {
@@ -177,18 +181,49 @@ impl<'a> Gathered<'a> {
     ) -> Result<Self> {
         let mut own = own.clone();
         let beside = Beside::new(run);
+        let chunks = env().comm_overlap == Overlap::Chunks;
+        if parts && wanted == For::Product {
+            (own.colwise, own.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
+        }
+        // Scales of blocks would be messages of their own.
+        if own.mode.per_tensor() && !own.colwise.is_set() {
+            let forked = Cell::new(run.stream);
+            let fork = || {
+                if chunks {
+                    forked.set(beside.fork()?);
+                }
+                Ok(forked.get())
+            };
+            let streams = (run.stream, &fork as &dyn Fn() -> Result<cudaStream_t>);
+            let begun = split.ranks.begin_gather(&own.rowwise, label(run), streams)?;
+            let stream = forked.get();
+            if let Some(place) = begun {
+                let (rows, cols) = own.rowwise.shape.flatten();
+                let mut whole = Tensor::new(own.mode);
+                let shape = [rows * split.size(), cols];
+                whole.rowwise = Buffer::new(place.cast(), own.rowwise.dtype, &shape);
+                whole.rowwise_scale_inv = own.rowwise_scale_inv;
+                let (whole, come) = (QTensor::borrowed(whole), Some(Cell::new(false)));
+                let gathered = Self { beside, split, own, whole, parts, wanted, stream, come };
+                if !parts || wanted != For::Product {
+                    gathered.put_own()?;
+                }
+                if !parts && wanted != For::Later {
+                    gathered.finish()?;
+                }
+                return Ok(gathered);
+            }
+        }
+        let come = None;
         if !parts {
-            let later = wanted == For::Later && env().comm_overlap == Overlap::Chunks;
+            let later = wanted == For::Later && chunks;
             let stream = if later { beside.fork()? } else { run.stream };
             let whole = quantizer.gather(run, split, &own, stream)?;
-            return Ok(Self { beside, split, own, whole, parts, wanted, stream });
-        }
-        if wanted == For::Product {
-            (own.colwise, own.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
+            return Ok(Self { beside, split, own, whole, parts, wanted, stream, come });
         }
         let whole = quantizer.room(run, split, &own)?;
         let stream = beside.fork()?;
-        let gathered = Self { beside, split, own, whole, parts, wanted, stream };
+        let gathered = Self { beside, split, own, whole, parts, wanted, stream, come };
         gathered.send(1)?;
         Ok(gathered)
     }
@@ -225,9 +260,7 @@ impl<'a> Gathered<'a> {
         let Self { split, own, stream, .. } = self;
         let (run, whole) = (self.beside.run, &self.whole.tensor);
         if own.mode.per_tensor() {
-            let own = &own.rowwise;
-            let to = part_of(&whole.rowwise, split.ranks.rank(), own.bytes());
-            return ops::copy(to.ptr(), own.ptr(), to.bytes(), *stream);
+            return self.put_own();
         }
         for (own, whole) in
             [(&own.colwise, &whole.colwise), (&own.colwise_scale_inv, &whole.colwise_scale_inv)]
@@ -237,6 +270,13 @@ impl<'a> Gathered<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Queues the copy of the own rows to those of all.
+    fn put_own(&self) -> Result<()> {
+        let own = &self.own.rowwise;
+        let to = part_of(&self.whole.tensor.rowwise, self.split.ranks.rank(), own.bytes());
+        ops::copy(to.ptr(), own.ptr(), to.bytes(), self.stream)
     }
 
     /// The rank that is so far behind this one.
@@ -252,14 +292,18 @@ impl<'a> Gathered<'a> {
         product(&rows_of(&self.own, &(0..rows)), &of(self.split.ranks.rank()))?;
         let ranks = self.split.size();
         for distance in 1..ranks {
-            // What is queued behind this is not waited for.
-            self.beside.join()?;
-            if distance + 1 < ranks {
-                self.beside.goes_on();
-                self.send(distance + 1)?;
-            } else if self.wanted == For::All {
-                self.beside.goes_on();
-                self.send_rest()?;
+            if self.come.is_some() {
+                self.wait(distance..distance + 1)?;
+            } else {
+                // What is queued behind this is not waited for.
+                self.beside.join()?;
+                if distance + 1 < ranks {
+                    self.beside.goes_on();
+                    self.send(distance + 1)?;
+                } else if self.wanted == For::All {
+                    self.beside.goes_on();
+                    self.send_rest()?;
+                }
             }
             let rows = of(self.behind(distance));
             product(&rows_of(&self.whole.tensor, &rows), &rows)?;
@@ -267,9 +311,34 @@ impl<'a> Gathered<'a> {
         Ok(())
     }
 
+    /// Waits for rows of other ranks where they come to memory that these write to.
+    fn wait(&self, distances: Range<usize>) -> Result<()> {
+        let (run, ranks) = (self.beside.run, &self.split.ranks);
+        if let Some(come) = &self.come
+            && distances.end == ranks.size()
+        {
+            come.set(true);
+        }
+        ranks.await_gather(distances, label(run), run.stream)
+    }
+
     /// What follows finds all rows in [`Self::whole`].
     pub fn finish(&self) -> Result<()> {
+        if self.come.as_ref().is_some_and(|come| !come.get()) {
+            self.wait(1..self.split.size())?;
+        }
         self.beside.join()
+    }
+}
+
+impl Drop for Gathered<'_> {
+    /// After an error, too, other ranks find their memory free.
+    fn drop(&mut self) {
+        if self.come.is_some() {
+            let run = self.beside.run;
+            let finished = self.finish();
+            let _ = finished.and_then(|()| self.split.ranks.end_gather(label(run), run.stream));
+        }
     }
 }
 
@@ -301,11 +370,12 @@ impl<'a> Summed<'a> {
         let (rank, size, rows) = (ranks.rank(), ranks.size(), self.y.rowwise.shape.flatten().0);
         let of = |rank: usize| rank * rows..(rank + 1) * rows;
         let (sent, mut parts) = (&self.sent.tensor, None);
+        ranks.make_way(self.y.rowwise.bytes(), label(run), run.stream)?;
         for distance in 1..size {
             let part = rows_of(sent, &of(distance - 1));
             product(&of((rank + distance) % size), &part)?;
             let stream = self.beside.fork()?;
-            if parts.is_none() && ranks.send(&part.rowwise, distance, label(run), stream)? {
+            if parts.is_none() && ranks.post(&part.rowwise, distance, label(run), stream)? {
                 continue;
             }
             if parts.is_none() {
@@ -338,7 +408,7 @@ impl<'a> Summed<'a> {
                 let (rows, size) = (y.shape.flatten().0, ranks.size());
                 let own = rows_of(&self.sent.tensor, &((size - 1) * rows..size * rows));
                 let rest = [bias, add].map(|one| one.map(|one| &one.rowwise));
-                ranks.sum_sent(&own.rowwise, y, rest, label(run), run.stream)?
+                ranks.sum_posted(&own.rowwise, y, rest, label(run), run.stream)?
             }
         };
         if added { Ok(()) } else { super::finish(run, self.y, bias, add) }
