@@ -994,7 +994,19 @@ impl Dense {
             let wanted = (For::All, parts);
             let whole = Gathered::begin(run, &split, &Quantizer::NONE, own, wanted)?;
             let dx = Dx { rows: Rows::Come(&whole), ..dx };
-            return self.backward_whole(run, tape, &Grad::Ready(whole.whole()), dx);
+            let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
+            let grad = match bias.filter(|_| quantizer.is_none()) {
+                None => Grad::Ready(whole.whole()),
+                Some(bias) => {
+                    // While the others come.
+                    let sums = bias.landing(run, self.dtype)?;
+                    ops::sum_rows(run, own, &sums.tensor)?;
+                    split.sum(run, &sums.tensor.rowwise)?;
+                    bias.deposit(run, &sums)?;
+                    Grad::Summed(whole.whole(), None)
+                }
+            };
+            return self.backward_whole(run, tape, &grad, dx);
         }
         if side == Side::Row {
             return self.backward_whole(run, tape, dy, dx);
@@ -1046,25 +1058,23 @@ impl Dense {
         let needed = Usage { rowwise: dx.to.is_some(), colwise: wgrad.is_some() };
         let usage = quantizer.gathered(needed);
         let wanted = needed.rowwise || needed.colwise;
-        let mut own = None;
-        if let Some(bias) = bias {
-            // The sums are those of the own rows.
-            let sums = bias.landing(run, self.dtype)?;
-            match wanted {
-                true => {
-                    let sums = &sums.tensor;
-                    own = Some(quantizer.cast_dbias(run, dy, shape, usage, Some(&slot), sums)?);
-                }
-                false => ops::sum_rows(run, dy, &sums.tensor)?,
+        // The sums are those of the own rows.
+        let sums = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
+        let add_up = || match (bias, &sums) {
+            (Some(bias), Some(sums)) => {
+                split.sum(run, &sums.tensor.rowwise)?;
+                bias.deposit(run, sums)
             }
-            split.sum(run, &sums.tensor.rowwise)?;
-            bias.deposit(run, &sums)?;
-        }
+            _ => Ok(()),
+        };
         if !wanted {
-            return Ok(());
+            if let Some(sums) = &sums {
+                ops::sum_rows(run, dy, &sums.tensor)?;
+            }
+            return add_up();
         }
-        let own = match own {
-            Some(own) => own,
+        let own = match &sums {
+            Some(sums) => quantizer.cast_dbias(run, dy, shape, usage, Some(&slot), &sums.tensor)?,
             None => {
                 let source = Source::Ready(dy);
                 quantizer.produce(run, shape, self.dtype, usage, Some(&slot), &source)?
@@ -1072,6 +1082,8 @@ impl Dense {
         };
         let wanted = if needed.colwise { For::All } else { For::Product };
         let gathered = Gathered::begin(run, split, &quantizer, &own.tensor, (wanted, parts))?;
+        // While the rows of others come.
+        add_up()?;
         let whole = gathered.whole();
         self.input_product(run, tape, whole, Dx { rows: Rows::Come(&gathered), ..dx })?;
         let Some(target) = &wgrad else { return Ok(()) };

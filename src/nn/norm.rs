@@ -8,7 +8,7 @@ use super::quantizer::QTensor;
 use super::split::{Split, Spread};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTE_Norm_Type::*;
 use crate::types::NVTEDType::{self, *};
 
@@ -134,12 +134,29 @@ impl NormLayer {
                 &scratch.tensor
             }
         };
-        let dgamma = self.gamma.landing(run, self.dtype)?;
-        let dbeta = self.beta.as_ref().unwrap_or(&self.gamma).landing(run, self.dtype)?;
         let stats = [&tape.stats.mu, &tape.stats.rsigma];
         let gamma = &self.gamma.value.tensor;
-        let sums = [&dgamma.tensor, &dbeta.tensor];
-        self.op.backward(run, dz, &tape.x, stats, gamma, add, dx, sums, more)?;
+        let backward = |sums| self.op.backward(run, dz, &tape.x, stats, gamma, add, dx, sums, more);
+        if let (Some(split), Some(beta)) = (&self.others, self.beta.as_ref().filter(|p| bound(p)))
+            && bound(&self.gamma)
+        {
+            // One sum over the ranks for both.
+            let shape = (2, self.hidden);
+            let scratch = QTensor::plain(run, shape, self.dtype, Lifetime::Scratch)?;
+            let both = &scratch.tensor.rowwise;
+            let row = |index: usize| {
+                let first = both.ptr().wrapping_byte_add(index * both.bytes() / 2);
+                ops::plain(Buffer::new(first, self.dtype, &[self.hidden]))
+            };
+            let sums = [row(0), row(1)];
+            backward([&sums[0], &sums[1]])?;
+            split.sum(run, both)?;
+            self.gamma.receive(run, &sums[0])?;
+            return beta.receive(run, &sums[1]);
+        }
+        let dgamma = self.gamma.landing(run, self.dtype)?;
+        let dbeta = self.beta.as_ref().unwrap_or(&self.gamma).landing(run, self.dtype)?;
+        backward([&dgamma.tensor, &dbeta.tensor])?;
         if let Some(split) = &self.others {
             let both = [(Some(&self.gamma), &dgamma), (self.beta.as_ref(), &dbeta)];
             for (parameter, sum) in both {

@@ -343,11 +343,14 @@ impl Parameter {
     }
 
     pub fn deposit(&self, run: &Run, landed: &QTensor) -> Result<()> {
+        if landed.is_borrowed() { Ok(()) } else { self.receive(run, &landed.tensor) }
+    }
+
+    /// Puts a gradient where it is wanted.
+    pub fn receive(&self, run: &Run, grad: &Tensor) -> Result<()> {
         match self.target(run) {
-            Some((tensor, accumulate)) if !landed.is_borrowed() => {
-                ops::add(run, &landed.tensor, &tensor, accumulate)
-            }
-            _ => Ok(()),
+            Some((tensor, accumulate)) => ops::add(run, grad, &tensor, accumulate),
+            None => Ok(()),
         }
     }
 }
