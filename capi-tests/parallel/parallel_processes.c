@@ -140,16 +140,20 @@ static void killed(int rank, int size) {
   nvtex_free(data);
 }
 
-// Killed in the middle of a long call, by somebody else.
+// Killed in the middle of a long call, by somebody else. A pipe tells them that calls have begun.
+static int g_begun[2];
+
 static void busy(int rank, int size) {
   NVTEXCommunicator comm = create(rank, size, 30);
   RANK_OK(rank);
   enum { COUNT_OF_FLOATS = 1 << 20 };
   float *data = nvtex_malloc(COUNT_OF_FLOATS * sizeof(float));
   double end = seconds_now() + 20;
+  bool told = false;
   while (nvtex_last_status() == NVTEX_OK && seconds_now() < end) {
     nvtex_all_reduce(comm, data, data, COUNT_OF_FLOATS, kNVTEFloat32, NVTEX_REDUCTION_SUM, NULL,
                      NULL);
+    if (!told) told = write(g_begun[1], "", 1) == 1;
   }
   RANK_ERROR(rank, "rank 2 (process");
   nvtex_communicator_destroy(comm);
@@ -158,8 +162,13 @@ static void busy(int rank, int size) {
 
 static void kill_busy(void) {
   pid_t pids[3];
+  if (pipe(g_begun)) abort();
   for (int r = 0; r < 3; r++) pids[r] = start(r, 3, busy);
-  sleep_for(1);
+  close(g_begun[1]);
+  char none;
+  CHECK_EQ(read(g_begun[0], &none, 1), 1);
+  close(g_begun[0]);
+  sleep_for(0.2);
   kill(pids[2], SIGKILL);
   double begin = seconds_now();
   for (int r = 0; r < 3; r++) {

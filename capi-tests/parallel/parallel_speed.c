@@ -25,6 +25,7 @@ static size_t g_layers = 32;
 typedef struct Timed {
   void (*body)(void *);
   void *argument;
+  cudaStream_t stream;
 } Timed;
 
 static int by_size(const void *a, const void *b) {
@@ -36,26 +37,26 @@ static int by_size(const void *a, const void *b) {
 static double seconds_of(Timed t) {
   double rounds[ROUNDS];
   for (int i = 0; i < 3; i++) t.body(t.argument);
-  nvtex_stream_synchronize(NULL);
+  nvtex_stream_synchronize(t.stream);
   double once = seconds_now();
   t.body(t.argument);
-  nvtex_stream_synchronize(NULL);
+  nvtex_stream_synchronize(t.stream);
   once = seconds_now() - once;
   // Rank 0 decides how many calls make 50 ms.
   int32_t count = (int32_t)fmin(MOST_STEPS, fmax(1, 0.05 / once));
   void *shared = device_copy(&count, sizeof count);
-  nvtex_broadcast(g_world, shared, sizeof count, kNVTEByte, 0, NULL, NULL);
-  nvtex_memcpy_to_host(&count, shared, sizeof count, NULL);
-  nvtex_stream_synchronize(NULL);
+  nvtex_broadcast(g_world, shared, sizeof count, kNVTEByte, 0, NULL, t.stream);
+  nvtex_memcpy_to_host(&count, shared, sizeof count, t.stream);
+  nvtex_stream_synchronize(t.stream);
   nvtex_free(shared);
   for (int round = 0; round < ROUNDS; round++) {
     // A chip that has rested runs at its full clock.
     sleep_for(0.05);
-    nvtex_barrier(g_world, NULL, NULL);
-    nvtex_stream_synchronize(NULL);
+    nvtex_barrier(g_world, NULL, t.stream);
+    nvtex_stream_synchronize(t.stream);
     const double start = seconds_now();
     for (int i = 0; i < count; i++) t.body(t.argument);
-    nvtex_stream_synchronize(NULL);
+    nvtex_stream_synchronize(t.stream);
     rounds[round] = (seconds_now() - start) / count;
   }
   qsort(rounds, ROUNDS, sizeof *rounds, by_size);
@@ -89,6 +90,8 @@ typedef struct Session {
   NVTETensor inputs[3], input_grads[3], output, output_grad, grads[MOST_PARAMETERS];
   size_t num_inputs, num_grads;
   bool backward;
+  cudaStream_t stream;
+  NVTEXGraph graph;
 } Session;
 
 static NVTEXContext new_context(size_t tp, size_t cp) {
@@ -129,15 +132,21 @@ static void bind_gradients(Session *s) {
 static void pass(void *argument) {
   Session *s = argument;
   NVTEXTape tape = NULL;
-  nvtex_context_begin(s->context, s->recipe, s->recipe ? NVTEX_CONTEXT_ENABLED : 0, NULL);
+  nvtex_context_begin(s->context, s->recipe, s->recipe ? NVTEX_CONTEXT_ENABLED : 0, s->stream);
   nvtex_module_forward(s->module, s->inputs, s->num_inputs, &s->output, 1, NULL,
-                       s->backward ? &tape : NULL, NULL);
+                       s->backward ? &tape : NULL, s->stream);
   nvtex_context_end(s->context);
   if (!s->backward) return;
-  nvtex_context_forward_update(s->context, NULL);
-  nvtex_module_backward(s->module, tape, &s->output_grad, 1, s->input_grads, s->num_inputs, NULL);
-  nvtex_context_backward_update(s->context, NULL);
+  nvtex_context_forward_update(s->context, s->stream);
+  nvtex_module_backward(s->module, tape, &s->output_grad, 1, s->input_grads, s->num_inputs,
+                        s->stream);
+  nvtex_context_backward_update(s->context, s->stream);
   nvtex_tape_destroy(tape);
+}
+
+static void replay(void *argument) {
+  Session *s = argument;
+  nvtex_graph_replay(s->graph, s->stream);
 }
 
 static void end_session(Session *s) {
@@ -161,7 +170,12 @@ typedef struct Layer {
   Recipe recipe;
 } Layer;
 
-static double time_layer(Layer l, size_t tp) {
+// By calls, and as replays of a graph.
+typedef struct Times {
+  double calls, graph;
+} Times;
+
+static Times time_layer(Layer l, size_t tp) {
   Session s = {.context = new_context(tp, 1), .recipe = new_recipe(l.recipe), .backward = true};
   NVTEXTransformerLayerConfig c;
   nvtex_transformer_layer_config_init(&c, sizeof c);
@@ -181,9 +195,18 @@ static double time_layer(Layer l, size_t tp) {
   s.output_grad = random_array(kNVTEBFloat16, shape, 3);
   s.input_grads[0] = nvtex_array_create(kNVTEBFloat16, shape, 3);
   s.output = nvtex_array_create(kNVTEBFloat16, shape, 3);
-  const double time = seconds_of((Timed){pass, &s});
+  s.stream = nvtex_stream_create();
+  Times times = {.calls = seconds_of((Timed){pass, &s, s.stream})};
+  if (on_cuda()) {
+    nvtex_graph_begin(s.stream);
+    pass(&s);
+    s.graph = nvtex_graph_end(s.stream);
+    times.graph = seconds_of((Timed){replay, &s, s.stream});
+    nvtex_graph_destroy(s.graph);
+  }
+  nvtex_stream_destroy(s.stream);
   end_session(&s);
-  return time;
+  return times;
 }
 
 static void layers(void) {
@@ -197,10 +220,16 @@ static void layers(void) {
     if (on_cuda()) l = (Layer){.hidden = i < RECIPES ? 4096 : 8192, .length = 2048, .batch = 4};
     if (on_cuda()) l.heads = l.hidden / 128;
     l.recipe = (Recipe)(i % RECIPES);
-    const double alone = time_layer(l, 1), shared = time_layer(l, ranks);
+    const Times alone = time_layer(l, 1), shared = time_layer(l, ranks);
     if (g_rank) continue;
-    printf("  hidden %5zu, %zu x %zu tokens, %-8s %9.3f ms %9.3f ms  %5.1f %%\n", l.hidden, l.batch,
-           l.length, kRecipes[l.recipe], alone * 1e3, shared * 1e3, 100 * alone / shared / g_size);
+    printf("  hidden %5zu, %zu x %zu tokens, %-8s %9.3f ms %9.3f ms  %5.1f %%", l.hidden, l.batch,
+           l.length, kRecipes[l.recipe], alone.calls * 1e3, shared.calls * 1e3,
+           100 * alone.calls / shared.calls / g_size);
+    if (on_cuda()) {
+      printf(", as a graph %9.3f ms %9.3f ms  %5.1f %%", alone.graph * 1e3, shared.graph * 1e3,
+             100 * alone.graph / shared.graph / g_size);
+    }
+    printf("\n");
     fflush(stdout);
   }
 }
@@ -233,7 +262,7 @@ static double time_product(Product p, bool alone) {
   s.num_inputs = 1;
   s.inputs[0] = random_array(kNVTEBFloat16, in, 2);
   s.output = nvtex_array_create(kNVTEBFloat16, out, 2);
-  const double time = seconds_of((Timed){pass, &s});
+  const double time = seconds_of((Timed){.body = pass, .argument = &s});
   end_session(&s);
   return time;
 }
@@ -278,7 +307,8 @@ static void products(void) {
     m.count = p.rows / (size_t)g_size * (p.row ? p.outputs : p.inputs);
     m.small = nvtex_malloc(m.count * 2);
     m.large = nvtex_malloc(m.count * 2 * (size_t)g_size);
-    const double product = time_product(p, true), moved = seconds_of((Timed){move, &m});
+    const double product = time_product(p, true),
+                 moved = seconds_of((Timed){.body = move, .argument = &m});
     const double both = time_product(p, false);
     nvtex_free(m.small);
     nvtex_free(m.large);
@@ -314,7 +344,7 @@ static double time_attention(size_t length, size_t cp, NVTEXContextParallelKind 
   const size_t shape[] = {length / cp, 1, (size_t)c.num_attention_heads, 128};
   s.output = nvtex_array_create(kNVTEBFloat16, shape, 4);
   s.output_grad = random_array(kNVTEBFloat16, shape, 4);
-  const double time = seconds_of((Timed){pass, &s});
+  const double time = seconds_of((Timed){.body = pass, .argument = &s});
   end_session(&s);
   return time;
 }
@@ -425,7 +455,7 @@ static double time_model(Model m, Recipe format, bool codes, float *loss) {
   const size_t angles[] = {m.length, 1, 1, m.hidden / m.heads};
   t.step.rotary_frequencies = nvtex_array_create(kNVTEFloat32, angles, 4);
   nvtex_rotary_frequencies(t.step.rotary_frequencies, NULL, t.stream);
-  const double time = seconds_of((Timed){train_step, &t});
+  const double time = seconds_of((Timed){.body = train_step, .argument = &t});
   *loss = nvtex_trainer_loss(t.trainer, t.stream);
   nvtex_trainer_destroy(t.trainer);
   nvtex_module_destroy(model);
