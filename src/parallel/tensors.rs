@@ -181,8 +181,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// Writes the sum of the own part and of those that all other ranks have posted, in the order of the ranks. A bias and a matrix are added to it, each if it is there; false if that is left to the caller, as it is where
-    /// they are not made of vectors of the result's dtype.
+    /// Writes the sum of the own part and of those that all other ranks have posted, in the order of the ranks. A bias and a
+    /// matrix are added to it, each if it is there; false if that is left to the caller, as it is where they are not made of
+    /// vectors of the result's dtype.
     #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
     pub fn sum_posted(
         &self,
