@@ -15,7 +15,8 @@ pub trait Residence: Send + Sync {
     /// Begins to bring values together for a pass that will enter, beside what the layer before it does.
     fn begin(&self, run: &Run) -> Result<()>;
 
-    /// Gives up what [`Self::begin`] has begun, and what no pass has entered for.
+    /// The end of a call: gives up what [`Self::begin`] has begun, and what no pass has entered for, and completes what passes
+    /// have left to later ones.
     fn stop(&self, run: &Run) -> Result<()>;
 
     /// Brings values together, and makes room for gradients, where a pass needs them.

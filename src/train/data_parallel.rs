@@ -4,7 +4,7 @@
 //! are reduced by those.
 
 use super::ranks;
-use super::unit::{Place, Unit};
+use super::unit::{Place, Queue, Unit};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
 use crate::nn::memory::{Block, Layout, Lifetime, lock};
@@ -235,6 +235,7 @@ impl DataParallel {
     /// Keeps this rank's part of the values of layers whose parameters come and go.
     fn divide_values(&mut self, run: &Run, layers: &[SharedLayer]) -> Result<()> {
         let Self { modules, members, buckets, sharing, .. } = self;
+        let queue = Arc::<Queue>::default();
         for (index, bucket) in buckets.iter_mut().enumerate() {
             let (Some(dtype), Some(layer)) = (bucket.divided, bucket.layer) else { continue };
             let share = bucket.count / bucket.ranks.size();
@@ -274,6 +275,7 @@ impl DataParallel {
                 wire: sharing.wire,
                 accumulate: sharing.accumulate,
                 now: Mutex::default(),
+                queue: Arc::clone(&queue),
             }));
         }
         Ok(())

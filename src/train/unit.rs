@@ -37,6 +37,30 @@ pub struct Unit {
     /// Backward passes add to the gradients.
     pub accumulate: bool,
     pub now: Mutex<Now>,
+    /// The reductions of all units of an engine.
+    pub queue: Arc<Queue>,
+}
+
+/// The sum over the ranks of the gradients of one layer, which become the part of this rank.
+#[derive(Clone)]
+struct Reduction {
+    name: String,
+    ranks: Arc<Communicator>,
+    gradients: Buffer,
+    wire: NVTEDType,
+    /// It is added to what is there.
+    accumulate: bool,
+}
+
+/// Reductions that run beside the layer whose backward pass comes behind that of theirs.
+#[derive(Default)]
+pub struct Queue(Mutex<Queued>);
+
+#[derive(Default)]
+struct Queued {
+    waiting: Option<(Reduction, Block)>,
+    /// The memory of one on the second stream, which is another one's only behind a join.
+    running: Vec<Block>,
 }
 
 /// What this rank has at the moment.
@@ -118,24 +142,86 @@ impl Unit {
         })
     }
 
-    /// Adds the gradients of all ranks to the part of this one, or writes their sum there.
-    fn reduce(&self, run: &Run, whole: &Block) -> Result<()> {
-        let (stream, mut wire) = (run.stream, whole.buffer(0, kNVTEFloat32, &[self.count]));
-        let scratch;
-        if self.wire != kNVTEFloat32 {
-            scratch = run.scratch(bytes(self.count, self.wire))?;
-            let narrow = scratch.buffer(0, self.wire, &[self.count]);
-            ops::add(run, &plain(wire), &plain(narrow), false)?;
-            wire = narrow;
-        }
-        let own = self.own(&wire);
-        self.ranks.scatter_sum(&wire, &own, &self.name, stream)?;
+    /// Sums the gradients of all ranks, in memory for all of them, to the part of this one: at once, or beside the layer
+    /// that comes next.
+    fn reduce(&self, run: &Run, whole: Block) -> Result<()> {
         let accumulate = match run.microbatch {
             Microbatch::None => self.accumulate,
             Microbatch::First => false,
             Microbatch::Later => true,
         };
-        ops::add(run, &plain(own), &plain(self.gradients), accumulate)
+        let Self { name, ranks, gradients, wire, .. } = self;
+        let (name, ranks) = (name.clone(), Arc::clone(ranks));
+        let (gradients, wire) = (*gradients, *wire);
+        let reduction = Reduction { name, ranks, gradients, wire, accumulate };
+        match env().comm_overlap {
+            Overlap::Off => reduction.run(run, &whole).map(drop),
+            _ => self.queue.put(run, reduction, whole),
+        }
+    }
+}
+
+impl Reduction {
+    /// Returns the memory that it needs until it is done.
+    fn run(&self, run: &Run, whole: &Block) -> Result<Option<Block>> {
+        let (stream, ranks) = (run.stream, self.ranks.size());
+        let share = self.gradients.shape.numel();
+        let mut wire = whole.buffer(0, kNVTEFloat32, &[share * ranks]);
+        let mut scratch = None;
+        if self.wire != kNVTEFloat32 {
+            let block = run.scratch(bytes(share * ranks, self.wire))?;
+            let narrow = block.buffer(0, self.wire, &[share * ranks]);
+            ops::add(run, &plain(wire), &plain(narrow), false)?;
+            wire = narrow;
+            scratch = Some(block);
+        }
+        let rank = self.ranks.rank();
+        let own = slice(&wire, rank * share..(rank + 1) * share);
+        self.ranks.scatter_sum(&wire, &own, &self.name, stream)?;
+        ops::add(run, &plain(own), &plain(self.gradients), self.accumulate)?;
+        Ok(scratch)
+    }
+}
+
+impl Queue {
+    /// Takes a reduction of gradients that a backward pass has just written.
+    fn put(&self, run: &Run, reduction: Reduction, whole: Block) -> Result<()> {
+        self.start(run)?;
+        lock(&self.0).waiting = Some((reduction, whole));
+        Ok(())
+    }
+
+    /// Begins what waits on the second stream.
+    fn start(&self, run: &Run) -> Result<()> {
+        let mut queued = lock(&self.0);
+        let Some((reduction, whole)) = queued.waiting.take() else { return Ok(()) };
+        if !queued.running.is_empty() {
+            run.join()?;
+            queued.running.clear();
+        }
+        let beside = Run { stream: run.beside()?, ..run.clone() };
+        let scratch = reduction.run(&beside, &whole);
+        queued.running.push(whole);
+        queued.running.extend(scratch?);
+        Ok(())
+    }
+
+    /// What is on the second stream by now has been waited for.
+    fn joined(&self) {
+        lock(&self.0).running.clear();
+    }
+
+    /// What follows on the stream of the call finds all sums.
+    fn finish(&self, run: &Run) -> Result<()> {
+        let mut queued = lock(&self.0);
+        if !queued.running.is_empty() {
+            run.join()?;
+            queued.running.clear();
+        }
+        match queued.waiting.take() {
+            Some((reduction, whole)) => reduction.run(run, &whole).map(drop),
+            None => Ok(()),
+        }
     }
 }
 
@@ -153,11 +239,12 @@ impl Residence for Unit {
     }
 
     fn stop(&self, run: &Run) -> Result<()> {
-        match lock(&self.now).coming.take() {
+        let stopped = match lock(&self.now).coming.take() {
             None => Ok(()),
             // The memory is another one's as soon as the block is dropped.
             Some(_block) => run.join(),
-        }
+        };
+        stopped.and(self.queue.finish(run))
     }
 
     fn enter(&self, run: &Run, parameters: &mut [&mut Parameter], needs: Needs) -> Result<()> {
@@ -178,6 +265,7 @@ impl Residence for Unit {
                 let block = match now.coming.take() {
                     Some(block) => {
                         run.join()?;
+                        self.queue.joined();
                         block
                     }
                     None => {
@@ -196,7 +284,8 @@ impl Residence for Unit {
             }
             now.users += 1;
         }
-        Ok(())
+        drop(now);
+        self.queue.start(run)
     }
 
     fn leave(
@@ -223,6 +312,7 @@ impl Residence for Unit {
         for Place { index, dims, .. } in &self.places {
             parameters[*index].grad = Some(Self::gradient(dims));
         }
-        self.reduce(run, &gradients)
+        drop(now);
+        self.reduce(run, gradients)
     }
 }

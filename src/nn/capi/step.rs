@@ -296,10 +296,7 @@ pub(crate) unsafe fn backward(
     let microbatch = tape.microbatch;
     let run = Run { training: true, microbatch, ..module.run(stream) };
     let done = layer.backward(&run, &**lock(&tape.saved), [&grad_outputs, &grad_inputs]);
-    if done.is_err() {
-        let _ = layer.prepare(&run, Coming::Nothing);
-    }
-    done
+    done.and(layer.prepare(&run, Coming::Nothing))
 }
 
 impl Default for NVTEXStep {
