@@ -184,6 +184,9 @@ pub struct Nccl {
     limit: Duration,
     /// Memory of the device for sums in order.
     scratch: Mutex<Scratch>,
+    /// Of the sums, which may be on several streams.
+    #[cfg(nvte_cuda)]
+    order: Mutex<super::peer::Order>,
     /// Memory that other ranks write to.
     #[cfg(nvte_cuda)]
     pub peers: super::peer::Peers,
@@ -243,6 +246,8 @@ impl Nccl {
             borrowed,
             limit,
             scratch,
+            #[cfg(nvte_cuda)]
+            order: Mutex::default(),
             #[cfg(nvte_cuda)]
             peers: super::peer::Peers::default(),
         })
@@ -415,7 +420,10 @@ impl Nccl {
     /// Releases nothing when dropped.
     pub fn forget(&mut self) {
         #[cfg(nvte_cuda)]
-        self.peers.forget();
+        {
+            self.peers.forget();
+            std::mem::forget(std::mem::take(&mut *lock(&self.order)));
+        }
         lock(&self.comm).comm = std::ptr::null_mut();
         lock(&self.scratch).memory = 0;
     }
@@ -595,6 +603,21 @@ impl Run<'_> {
     /// # Safety
     /// The memory is as large as the operation of the call says.
     unsafe fn ordered(&self, call: &Call, send: *const u8, recv: *mut u8) -> Done {
+        // What was brought together before may still be read on another stream.
+        #[cfg(nvte_cuda)]
+        lock(&self.nccl.order).follow(self.stream)?;
+        // SAFETY: as the caller says.
+        let done = unsafe { self.sum_in_order(call, send, recv) };
+        #[cfg(nvte_cuda)]
+        lock(&self.nccl.order).queued(self.stream)?;
+        done
+    }
+
+    /// [`Self::ordered`] behind the sum before.
+    ///
+    /// # Safety
+    /// The memory is as large as the operation of the call says.
+    unsafe fn sum_in_order(&self, call: &Call, send: *const u8, recv: *mut u8) -> Done {
         let ((rank, size), bytes, element) = (self.place, call.bytes(), call.dtype_bytes());
         let own = send.cast_mut();
         if call.operation == Some(Operation::ReduceScatter) {

@@ -2,7 +2,8 @@
 //! multiprocessors from the products that run beside them: a slot for each distance between ranks, and counters
 //! by which streams wait for those of other ranks, so that messages are part of a captured graph, too. An exchange waits until its
 //! slots are free, sends to all ranks, waits for what comes from them, and gives the slots back when nothing reads them any
-//! more. Calls of one communicator follow each other on the device as they do on the host, whatever their streams are.
+//! more. Calls of one communicator follow each other on the device as they do on the host, whatever their streams are; only replays
+//! of graphs and other calls need streams that wait for each other.
 #![allow(unsafe_code)]
 
 use super::call::{Call, Operation, Reduction};
@@ -183,6 +184,39 @@ pub(super) fn done(outcome: Outcome) -> Done {
     }
 }
 
+/// By which calls follow each other, whatever their streams are: those of one capture, and those of none.
+pub struct Order(*mut c_void);
+
+// SAFETY: an event, which any thread may use.
+unsafe impl Send for Order {}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self(std::ptr::null_mut())
+    }
+}
+
+impl Order {
+    /// Makes what follows on the stream come behind the last call.
+    pub fn follow(&mut self, stream: cudaStream_t) -> Done {
+        // SAFETY: the pointer is null, or what an earlier call has made.
+        done(unsafe { nvte_cuda_peer_follow(&mut self.0, stream) })
+    }
+
+    /// A call that [`Self::follow`] has begun has been queued.
+    pub fn queued(&mut self, stream: cudaStream_t) -> Done {
+        // SAFETY: `follow` has made it.
+        done(unsafe { nvte_cuda_peer_queued(self.0, stream) })
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe { nvte_cuda_peer_end_order(self.0) };
+    }
+}
+
 /// The memory of a communicator that other ranks write to.
 #[derive(Default)]
 pub struct Peers {
@@ -237,11 +271,11 @@ pub(super) struct Slots {
     captured: bool,
     /// The greatest distance over which messages are on their way, or lie where they have come.
     posted: usize,
-    /// There is room for the next messages, as a wait says that was queued last in this capture.
+    /// There is room for the next messages, as a wait says that was queued last in this capture, behind which no graph has
+    /// been replayed.
     cleared: Option<c_ulonglong>,
     pub(super) stop: *mut c_int,
-    /// By which calls follow each other, whatever their streams are.
-    order: *mut c_void,
+    order: Order,
 }
 
 /// Slots of which ranks a kernel sums.
@@ -371,7 +405,7 @@ impl Slots {
         let mut slots = (card.allocated == 1).then(|| {
             let mut places = vec![std::ptr::null_mut(); ranks];
             places[rank] = own;
-            let (opened, order) = (Vec::new(), std::ptr::null_mut());
+            let (opened, order) = (Vec::new(), Order::default());
             let (captured, posted, cleared) = (false, 0, None);
             Self { writers, bytes, rank, places, opened, captured, posted, cleared, stop, order }
         });
@@ -460,7 +494,8 @@ impl Slots {
         let mut capture = 0;
         // SAFETY: writes the number.
         done(unsafe { nvte_cuda_peer_capture(stream, &mut capture) })?;
-        if self.cleared != Some(capture) {
+        let replayed = capture == 0 && self.captured;
+        if self.cleared != Some(capture) || replayed {
             let all = 1..self.places.len();
             // SAFETY: the counters are those of the slots.
             self.of_slots(all, |slots| unsafe { nvte_cuda_peer_room(slots, stream) })?;
@@ -551,34 +586,20 @@ impl Slots {
         self.take(1..ranks, stream)
     }
 
-    /// Makes what follows on the stream come behind the last call, whatever its stream was.
-    pub(super) fn follow(&mut self, stream: cudaStream_t) -> Done {
-        // SAFETY: the order belongs to this memory.
-        done(unsafe { nvte_cuda_peer_follow(&mut self.order, stream) })
-    }
-
-    /// A call that [`Self::follow`] has begun has been queued.
-    pub(super) fn queued(&mut self, stream: cudaStream_t) -> Done {
-        // SAFETY: `follow` has made it.
-        done(unsafe { nvte_cuda_peer_queued(self.order, stream) })
-    }
-
     /// Runs what queues a call behind the last one.
     pub(super) fn in_order(
         &mut self,
         stream: cudaStream_t,
         call: impl FnOnce(&mut Self) -> Done,
     ) -> Done {
-        self.follow(stream)?;
+        self.order.follow(stream)?;
         call(self)?;
-        self.queued(stream)
+        self.order.queued(stream)
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
-        unsafe { nvte_cuda_peer_end_order(self.order) };
         let deadline = Instant::now() + PATIENCE;
         // SAFETY: the word lives as long as the memory.
         let stopped = || unsafe { self.stop.read_volatile() != 0 };
@@ -641,7 +662,7 @@ impl Communicator {
             if let Some(turn) = turn {
                 turn.segment.announce(&call, call.number);
             }
-            slots.follow(stream)?;
+            slots.order.follow(stream)?;
             let place = |base: *mut u8, rank| base.wrapping_add(rank * part);
             let own = place(recv, self.rank);
             let (mut shared, mut gathers) = (send, true);
@@ -668,7 +689,7 @@ impl Communicator {
                     slots.take(1..ranks, stream)?;
                 }
             }
-            slots.queued(stream)
+            slots.order.queued(stream)
         });
         queued.map(|()| true).map_err(|(call, failure)| self.fail(&call, failure))
     }
@@ -749,6 +770,25 @@ impl Communicator {
             unsafe { slots.send(|_| send, bytes, one, stream) }
         });
         queued.map(|()| true).map_err(|failure| self.fail(&call, failure))
+    }
+
+    /// [`Communicator::give_up`] by copy engines.
+    pub(super) fn give_up_copies(
+        &self,
+        nccl: &Nccl,
+        call: &Call,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let mut memory = lock(&nccl.peers.copies);
+        let Memory::Ready(slots) = &mut *memory else { return Ok(()) };
+        let rest = std::mem::take(&mut slots.posted) + 1..self.size;
+        let queued = slots.in_order(stream, |slots| {
+            // SAFETY: there are no bytes.
+            unsafe { slots.send(|_| std::ptr::null(), 0, rest, stream)? };
+            slots.arrive(1..self.size, stream)?;
+            slots.take(1..self.size, stream)
+        });
+        queued.map_err(|failure| self.fail(call, failure))
     }
 
     /// [`Communicator::begin_gather`] by copy engines.

@@ -118,6 +118,16 @@ impl Communicator {
         Ok(false)
     }
 
+    /// Ends an exchange of which something has been posted, on all ranks alike, and that none will sum.
+    #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
+    pub fn give_up(&self, name: &str, stream: cudaStream_t) -> Result<()> {
+        #[cfg(nvte_cuda)]
+        if let Some((nccl, call)) = self.posted(0, name) {
+            return self.give_up_copies(nccl, &call, stream);
+        }
+        Ok(())
+    }
+
     /// Begins a gather that is read where it comes: returns where the parts of all ranks will lie, one behind the other, in
     /// memory that is the caller's until [`Self::end_gather`]. The own part is for the caller to put there. None, and nothing was
     /// done, where ranks do not write to each other's memory, where another gather lies there, and for small parts.
