@@ -204,7 +204,7 @@ pub trait Layer: Send {
 pub enum Coming {
     Forward,
     Backward,
-    /// It does not come: another layer has failed.
+    /// None comes in this call, which has ended or failed.
     Nothing,
 }
 

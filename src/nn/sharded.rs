@@ -22,6 +22,9 @@ pub trait Residence: Send + Sync {
     /// Brings values together, and makes room for gradients, where a pass needs them.
     fn enter(&self, run: &Run, parameters: &mut [&mut Parameter], needs: Needs) -> Result<()>;
 
+    /// All residences of the layer have entered: what earlier passes have left may run beside this one.
+    fn entered(&self, run: &Run) -> Result<()>;
+
     /// The end of a pass that has entered with the same needs. `complete`: it was the last one to write gradients.
     fn leave(
         &self,
@@ -116,6 +119,9 @@ impl Sharded {
                 tied += usize::from(entered.is_ok());
             }
         }
+        let mut all =
+            residences.own.iter().chain(residences.tied.iter().flat_map(|(_, units)| units));
+        let entered = entered.and_then(|()| all.try_for_each(|one| one.entered(run)));
         let prepared = entered.and_then(|()| match &run.next {
             Some(layer) => prepare(layer, run, next),
             None => Ok(()),

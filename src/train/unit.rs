@@ -58,7 +58,7 @@ pub struct Queue(Mutex<Queued>);
 
 #[derive(Default)]
 struct Queued {
-    waiting: Option<(Reduction, Block)>,
+    waiting: Vec<(Reduction, Block)>,
     /// The memory of one on the second stream, which is another one's only behind a join.
     running: Vec<Block>,
 }
@@ -155,54 +155,62 @@ impl Unit {
         let (gradients, wire) = (*gradients, *wire);
         let reduction = Reduction { name, ranks, gradients, wire, accumulate };
         match env().comm_overlap {
-            Overlap::Off => reduction.run(run, &whole).map(drop),
-            _ => self.queue.put(run, reduction, whole),
+            Overlap::Off => reduction.run(run, &whole, reduction.scratch(run)?.as_ref()),
+            _ => {
+                lock(&self.queue.0).waiting.push((reduction, whole));
+                Ok(())
+            }
         }
     }
 }
 
 impl Reduction {
-    /// Returns the memory that it needs until it is done.
-    fn run(&self, run: &Run, whole: &Block) -> Result<Option<Block>> {
-        let (stream, ranks) = (run.stream, self.ranks.size());
-        let share = self.gradients.shape.numel();
-        let mut wire = whole.buffer(0, kNVTEFloat32, &[share * ranks]);
-        let mut scratch = None;
-        if self.wire != kNVTEFloat32 {
-            let block = run.scratch(bytes(share * ranks, self.wire))?;
-            let narrow = block.buffer(0, self.wire, &[share * ranks]);
+    /// Elements of all ranks.
+    fn count(&self) -> usize {
+        self.gradients.shape.numel() * self.ranks.size()
+    }
+
+    /// Memory for what travels, if that has another dtype.
+    fn scratch(&self, run: &Run) -> Result<Option<Block>> {
+        let narrow = self.wire != kNVTEFloat32;
+        narrow.then(|| run.scratch(bytes(self.count(), self.wire))).transpose()
+    }
+
+    fn run(&self, run: &Run, whole: &Block, scratch: Option<&Block>) -> Result<()> {
+        let (count, stream) = (self.count(), run.stream);
+        let mut wire = whole.buffer(0, kNVTEFloat32, &[count]);
+        if let Some(scratch) = scratch {
+            let narrow = scratch.buffer(0, self.wire, &[count]);
             ops::add(run, &plain(wire), &plain(narrow), false)?;
             wire = narrow;
-            scratch = Some(block);
         }
-        let rank = self.ranks.rank();
+        let (rank, share) = (self.ranks.rank(), self.gradients.shape.numel());
         let own = slice(&wire, rank * share..(rank + 1) * share);
         self.ranks.scatter_sum(&wire, &own, &self.name, stream)?;
-        ops::add(run, &plain(own), &plain(self.gradients), self.accumulate)?;
-        Ok(scratch)
+        ops::add(run, &plain(own), &plain(self.gradients), self.accumulate)
     }
 }
 
 impl Queue {
-    /// Takes a reduction of gradients that a backward pass has just written.
-    fn put(&self, run: &Run, reduction: Reduction, whole: Block) -> Result<()> {
-        self.start(run)?;
-        lock(&self.0).waiting = Some((reduction, whole));
-        Ok(())
-    }
-
     /// Begins what waits on the second stream.
     fn start(&self, run: &Run) -> Result<()> {
         let mut queued = lock(&self.0);
-        let Some((reduction, whole)) = queued.waiting.take() else { return Ok(()) };
+        if queued.waiting.is_empty() {
+            return Ok(());
+        }
         if !queued.running.is_empty() {
             run.join()?;
             queued.running.clear();
         }
-        let beside = Run { stream: run.beside()?, ..run.clone() };
-        let scratch = reduction.run(&beside, &whole);
-        queued.running.push(whole);
-        queued.running.extend(scratch?);
+        for (reduction, whole) in std::mem::take(&mut queued.waiting) {
+            // It belongs to the stream of the call, which will have waited when it is given back.
+            let scratch = reduction.scratch(run)?;
+            let beside = Run { stream: run.beside()?, ..run.clone() };
+            let begun = reduction.run(&beside, &whole, scratch.as_ref());
+            queued.running.push(whole);
+            queued.running.extend(scratch);
+            begun?;
+        }
         Ok(())
     }
 
@@ -218,10 +226,9 @@ impl Queue {
             run.join()?;
             queued.running.clear();
         }
-        match queued.waiting.take() {
-            Some((reduction, whole)) => reduction.run(run, &whole).map(drop),
-            None => Ok(()),
-        }
+        std::mem::take(&mut queued.waiting).into_iter().try_for_each(|(reduction, whole)| {
+            reduction.run(run, &whole, reduction.scratch(run)?.as_ref())
+        })
     }
 }
 
@@ -284,7 +291,10 @@ impl Residence for Unit {
             }
             now.users += 1;
         }
-        drop(now);
+        Ok(())
+    }
+
+    fn entered(&self, run: &Run) -> Result<()> {
         self.queue.start(run)
     }
 
