@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32) room_kernel(const __grid_constant__ PeerSl
   wait_for(own.taken, *own.number - 1, a.stop);
 }
 
-// Waits for messages.
+// Waits for the messages that come to the slots.
 __global__ void __launch_bounds__(32) arrive_kernel(const __grid_constant__ PeerSlots a) {
   if (threadIdx.x >= a.count) return;
   const Counters own = counters_of(a, threadIdx.x);

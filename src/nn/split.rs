@@ -325,10 +325,12 @@ impl<'a> GradSum<'a> {
         ranks.make_way(part.bytes() / ranks.size(), label(self.run), self.run.stream)?;
         let stream = self.run.beside()?;
         self.begun.set(true);
-        match self.split.sequence {
+        let summed = match self.split.sequence {
             false => ranks.sum(part, label(self.run), stream),
             true => ranks.scatter_sum(part, &self.dx.rowwise, label(self.run), stream),
-        }
+        };
+        // The sum may have gone another way.
+        summed.and(ranks.give_up(label(self.run), stream))
     }
 
     /// What follows comes behind the sum.

@@ -271,8 +271,8 @@ pub(super) struct Slots {
     captured: bool,
     /// The greatest distance over which messages are on their way, or lie where they have come.
     posted: usize,
-    /// There is room for the next messages, as a wait says that was queued last in this capture, behind which no graph has
-    /// been replayed.
+    /// The capture, 0 without one, in which a wait has been queued that says that there is room for the next messages. It is
+    /// forgotten by the end of the call that wants the room: replays of graphs use the slots, too.
     cleared: Option<c_ulonglong>,
     pub(super) stop: *mut c_int,
     order: Order,
@@ -494,8 +494,7 @@ impl Slots {
         let mut capture = 0;
         // SAFETY: writes the number.
         done(unsafe { nvte_cuda_peer_capture(stream, &mut capture) })?;
-        let replayed = capture == 0 && self.captured;
-        if self.cleared != Some(capture) || replayed {
+        if self.cleared != Some(capture) {
             let all = 1..self.places.len();
             // SAFETY: the counters are those of the slots.
             self.of_slots(all, |slots| unsafe { nvte_cuda_peer_room(slots, stream) })?;
@@ -781,6 +780,10 @@ impl Communicator {
     ) -> Result<()> {
         let mut memory = lock(&nccl.peers.copies);
         let Memory::Ready(slots) = &mut *memory else { return Ok(()) };
+        slots.cleared = None;
+        if slots.posted == 0 {
+            return Ok(());
+        }
         let rest = std::mem::take(&mut slots.posted) + 1..self.size;
         let queued = slots.in_order(stream, |slots| {
             // SAFETY: there are no bytes.
@@ -812,7 +815,7 @@ impl Communicator {
         let Memory::Ready(slots) = &mut *memory else { return Ok(None) };
         let call = self.announced(call)?;
         slots.in_order(stream, |slots| slots.clear(stream)).map_err(|e| self.fail(&call, e))?;
-        let beside = beside()?;
+        let beside = beside().inspect_err(|_| slots.cleared = None)?;
         slots.posted = self.size - 1;
         let whole = slots.places[self.rank].wrapping_add(COUNTERS);
         let queued = slots.in_order(beside, |slots| {

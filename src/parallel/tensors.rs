@@ -118,7 +118,7 @@ impl Communicator {
         Ok(false)
     }
 
-    /// Ends an exchange of which something has been posted, on all ranks alike, and that none will sum.
+    /// Ends what [`Self::make_way`] or [`Self::post`] has begun, on all ranks alike, if no sum has ended it.
     #[cfg_attr(not(nvte_cuda), expect(unused_variables))]
     pub fn give_up(&self, name: &str, stream: cudaStream_t) -> Result<()> {
         #[cfg(nvte_cuda)]

@@ -142,8 +142,8 @@ impl Unit {
         })
     }
 
-    /// Sums the gradients of all ranks, in memory for all of them, to the part of this one: at once, or beside the layer
-    /// that comes next.
+    /// Sums the gradients of all ranks, in memory for all of them, to the part of this one: at once, or beside the next
+    /// layer's pass.
     fn reduce(&self, run: &Run, whole: Block) -> Result<()> {
         let accumulate = match run.microbatch {
             Microbatch::None => self.accumulate,

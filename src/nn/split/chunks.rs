@@ -351,8 +351,8 @@ pub struct Summed<'a> {
     sent: QTensor,
     /// What all ranks have for this one, in their order, where it does not stay in memory that others write to.
     parts: Cell<Option<QTensor>>,
-    /// Parts lie in such memory, or will.
-    posted: Cell<bool>,
+    /// Nothing of it is on its way any more.
+    finished: Cell<bool>,
 }
 
 impl<'a> Summed<'a> {
@@ -363,8 +363,8 @@ impl<'a> Summed<'a> {
             QTensor::plain(run, (count * rows, cols), y.rowwise.dtype, Lifetime::Scratch)
         };
         let sent = matrices(split.size())?;
-        let (parts, posted) = (Cell::new(None), Cell::new(false));
-        Ok(Self { beside: Beside::new(run), split, y, sent, parts, posted })
+        let (parts, finished) = (Cell::new(None), Cell::new(false));
+        Ok(Self { beside: Beside::new(run), split, y, sent, parts, finished })
     }
 
     /// Runs `product` of the rows of each other rank, which are sent at once, and then of the own ones.
@@ -379,7 +379,6 @@ impl<'a> Summed<'a> {
             product(&of((rank + distance) % size), &part)?;
             let stream = self.beside.fork()?;
             if parts.is_none() && ranks.post(&part.rowwise, distance, label(run), stream)? {
-                self.posted.set(true);
                 continue;
             }
             if parts.is_none() {
@@ -402,7 +401,7 @@ impl<'a> Summed<'a> {
     /// Writes the sums, in the order of the ranks, and adds a bias and another tensor to them.
     pub fn finish(&self, bias: Option<&Tensor>, add: Option<&Tensor>) -> Result<()> {
         self.beside.join()?;
-        self.posted.set(false);
+        self.finished.set(true);
         let (run, ranks, y) = (self.beside.run, &self.split.ranks, &self.y.rowwise);
         let added = match self.parts.take() {
             Some(parts) => {
@@ -423,7 +422,7 @@ impl<'a> Summed<'a> {
 impl Drop for Summed<'_> {
     /// After an error on all ranks their memory is free.
     fn drop(&mut self) {
-        if self.posted.get() {
+        if !self.finished.get() {
             let run = self.beside.run;
             let joined = self.beside.join();
             let _ = joined.and_then(|()| self.split.ranks.give_up(label(run), run.stream));
